@@ -119,19 +119,6 @@ func TestPriorityClass_WhenItIsWithdrawn(t *testing.T) {
 	}
 }
 
-// Where the namespace is allowed the class it evicts, from the moment on that it is labelled.
-func TestPriorityClass_WhenTheNamespaceIsAllowedIt(t *testing.T) {
-	s := newTenantStage(t)
-	s.allowProduction()
-	if len(s.evicted) != 1 {
-		t.Fatalf("evicted %v", s.evicted)
-	}
-	s.end()
-	if got := s.waiting("waits", "urgent"); !slices.Equal(got, []bool{true, false}) {
-		t.Errorf("waits, urgent wait: %v", got)
-	}
-}
-
 // In its own namespace a class counts that is not allowed: its own pod of lower priority is evicted.
 func TestPriorityClass_WhenItCountsAtHome(t *testing.T) {
 	s := newStage(t, 1)

@@ -10,13 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/binding/bindwatch"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/state/podstate"
 )
 
@@ -35,98 +31,6 @@ func (s *stage) update(name string, edit func(*corev1.PodStatus)) {
 	s.must(s.api.Status().Update(s.t.Context(), p))
 	s.notify(p, false)
 	s.work()
-}
-
-// A pod that waits for those that it preempts is not given up, however long they
-// take to end; when the scheduler withdraws the nomination its time begins.
-func TestNominatedIsNotGivenUp(t *testing.T) {
-	s := newStage(t, 1)
-	s.add("controlled", 10, 100, func(p *corev1.Pod) {
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
-	})
-	s.add("alone", 10, 100)
-	s.work()
-	names := []string{"controlled", "alone"}
-	nominate := func(node string) {
-		for _, name := range names {
-			s.update(name, func(st *corev1.PodStatus) { st.NominatedNodeName = node })
-		}
-	}
-	for _, name := range names {
-		s.unschedulable(name)
-	}
-	s.pass(bindwatch.RefusedGrace - time.Second)
-	nominate("n0")
-	s.pass(bindwatch.RefusedHold)
-	if s.get("controlled") == nil || len(s.devicesOf("n0", "alone")) == 0 {
-		t.Fatal("given up while nominated")
-	}
-	nominate("")
-	s.pass(bindwatch.RefusedGrace - time.Second)
-	if s.get("controlled") == nil {
-		t.Fatal("the time before the nomination was counted")
-	}
-	s.pass(time.Second)
-	if s.get("controlled") != nil {
-		t.Error("not given up after the nomination was withdrawn")
-	}
-}
-
-// A pod whose scheduler does not say a word is told so, once, and keeps its place for a while,
-// the longer one where it is the default scheduler, which is looked at later. From its first
-// refusal on it is given the usual time.
-func TestIgnoredIsTold(t *testing.T) {
-	s := newStage(t, 1)
-	s.add("default", 10, 100, func(p *corev1.Pod) { p.Spec.SchedulerName = corev1.DefaultSchedulerName })
-	s.add("elsewhere", 10, 100, func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" })
-	s.work()
-	s.told()
-	s.pass(binding.BindPatience)
-	s.pass(bindwatch.RefusedGrace - binding.BindPatience - time.Second)
-	if told := s.told(); len(told) > 0 {
-		t.Errorf("told early: %q", told)
-	}
-	s.pass(time.Second)
-	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], notify.ReasonIgnored) || !strings.Contains(told[0], `no scheduler "nobody" has looked at it`) {
-		t.Errorf("told %q", told)
-	}
-	s.pass(binding.BindPatience)
-	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], `no scheduler "default-scheduler" has looked at it`) {
-		t.Errorf("told %q", told)
-	}
-	s.unschedulable("elsewhere")
-	s.pass(bindwatch.RefusedGrace - time.Second)
-	if told := s.told(); len(told) > 0 || len(s.devicesOf("n0", "elsewhere")) == 0 {
-		t.Errorf("told %q, on %v", told, s.devicesOf("n0", "elsewhere"))
-	}
-	s.pass(time.Second)
-	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], notify.ReasonPinRefused) {
-		t.Errorf("told %q after its refusal", told)
-	}
-}
-
-// Nothing is said of a scheduler that has looked at the pod and has not refused it, nor of a
-// pod that is over; of one that shows what it showed at the gate it is.
-func TestWhoIsIgnored(t *testing.T) {
-	for reason, want := range map[string]bool{
-		corev1.PodReasonSchedulingGated: true, corev1.PodReasonSchedulerError: true, "Undetermined": false, "over": false,
-	} {
-		s := newStage(t, 1)
-		s.add("p", 10, 100, func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" })
-		s.work()
-		s.told()
-		s.update("p", func(st *corev1.PodStatus) {
-			if reason == "over" {
-				st.Phase = corev1.PodFailed
-				return
-			}
-			st.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason}}
-		})
-		s.pass(bindwatch.RefusedGrace)
-		if told := s.told(); (len(told) > 0) != want {
-			t.Errorf("%s: told %q", reason, told)
-		}
-	}
 }
 
 // cpu asks for CPUs as well.
@@ -213,22 +117,6 @@ func TestRefusedTakesRoomWithItsSlices(t *testing.T) {
 	s.work()
 	if !podstate.Gated(s.get("next")) {
 		t.Error("Invariant 7: placed where another pod takes the room")
-	}
-}
-
-// A pod that was bound since the watch spoke last keeps its slices.
-func TestBoundIsNotTakenBack(t *testing.T) {
-	s := newStage(t, 1)
-	s.add("alone", 60, 600)
-	s.work()
-	s.unschedulable("alone")
-	s.clock.Step(bindwatch.RefusedHold)
-	s.queue.flush()
-	s.bind()
-	for s.step() {
-	}
-	if len(s.devicesOf("n0", "alone")) == 0 {
-		t.Error("Invariant 6: the slices of a bound pod were taken back")
 	}
 }
 

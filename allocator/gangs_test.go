@@ -17,7 +17,6 @@ import (
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/state/cache"
 	"vernier.dev/vernier/allocator/state/podstate"
-	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -167,36 +166,6 @@ func TestEarlierRunAfterTheLater(t *testing.T) {
 	}
 	if got := s.seats("a0"); got != "a0:n0" {
 		t.Errorf("placed %q; told %q", got, s.told())
-	}
-}
-
-// What was found out about a gang before it changed does not hold for who came since.
-func TestGangChangesMeanwhile(t *testing.T) {
-	c := newCrowd(t)
-	c.come("a", 1, objects.InGang("g", 1))
-	name, _ := podrequest.GroupOf(c.cache.Pod(types.NamespacedName{Namespace: "ns", Name: "a0"}))
-	g := c.groups.Gang(name)
-	c.come("b", 1, objects.InGang("g", 1))
-	if split, _ := c.groups.Split(g); !split || kept(c.groups, "split") > 0 {
-		t.Error("looked at one by one, although one of them was not known")
-	}
-	if c.work(); kept(c.groups, "split") != 1 {
-		t.Error("not looked at one by one after that")
-	}
-}
-
-// Nothing is kept of a gang that went while it was looked at.
-func TestGangGoesMeanwhile(t *testing.T) {
-	c := newCrowd(t)
-	c.come("a", 1, objects.InGang("g", 1))
-	pod := c.cache.Pod(types.NamespacedName{Namespace: "ns", Name: "a0"})
-	name, _ := podrequest.GroupOf(pod)
-	g := c.groups.Gang(name)
-	c.DeletePod(pod, true)
-	c.groups.Split(g)
-	c.work()
-	if n := kept(c.groups, "members", "of", "seen", "split"); n > 0 {
-		t.Errorf("%d entries are kept", n)
 	}
 }
 

@@ -4,17 +4,13 @@ package allocator
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/record"
 
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/state/podstate"
@@ -53,88 +49,6 @@ func about(told []string, reason string) int {
 	return n
 }
 
-// A device that fails: pods on it get one event and a condition however often it is
-// looked at and whoever leads, others get nothing, and those that wait go elsewhere.
-// Recovery takes back exactly that.
-func TestIllnessIsTold(t *testing.T) {
-	s := newStage(t, 1)
-	s.running("on", 60, 600)
-	s.running("beside", 60, 600)
-	if on, beside := s.devicesOf("n0", "on"), s.devicesOf("n0", "beside"); on[0] != "GPU-n0-0" || beside[0] != "GPU-n0-1" {
-		t.Fatalf("on %s and %s", on, beside)
-	}
-	p := s.get("on")
-	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}
-	p.Status.Conditions = []corev1.PodCondition{ready}
-	s.must(s.api.Status().Update(t.Context(), p))
-	s.notify(p, false)
-	s.work()
-	s.told()
-
-	ill := func(reason string) {
-		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
-			st.Devices[0].Healthy, st.Devices[0].Reason = reason == "", reason
-		})
-	}
-	s.clock.Step(time.Hour)
-	fell := metav1.NewTime(s.clock.Now())
-	ill("Xid 48")
-	s.work()
-	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], "Warning VernierUnhealthy GPU 0 (GPU-n0-0) of node n0 is unhealthy: Xid 48") {
-		t.Errorf("told %q", got)
-	}
-	if got := s.health("on"); got != "False GPUUnhealthy GPU 0 (GPU-n0-0) of node n0 is unhealthy: Xid 48" {
-		t.Errorf("condition %q", got)
-	}
-	if got := s.health("beside"); got != "" {
-		t.Errorf("condition of the pod on the other device: %q", got)
-	}
-	if c := s.get("on").Status.Conditions; len(c) != 2 || c[0] != ready && c[1] != ready {
-		t.Errorf("conditions %+v: the kubelet's own are gone", c)
-	}
-	for range 20 {
-		s.clock.Step(time.Minute)
-		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.ObservedGeneration++ })
-		s.work()
-	}
-	s.restart()
-	events := record.NewFakeRecorder(100)
-	s.events, s.allocator.notify.Events = events, events
-	ill("Xid 48; reset the GPU")
-	s.work()
-	if got := s.told(); len(got) != 0 {
-		t.Errorf("told again: %q", got)
-	}
-	if c := healthIn(s.get("on")); !strings.HasSuffix(c.Message, "reset the GPU") || !c.LastTransitionTime.Equal(&fell) {
-		t.Errorf("condition %+v, want the new words and the time when it fell ill", c)
-	}
-	s.add("next", 30, 300)
-	s.work()
-	if on := s.devicesOf("n0", "next"); !slices.Equal(on, []string{"GPU-n0-1"}) {
-		t.Errorf("placed on %s, want the device that is well", on)
-	}
-	s.told()
-
-	ill("")
-	s.work()
-	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], "Normal VernierRecovered") || !strings.HasPrefix(s.health("on"), "True GPURecovered") {
-		t.Errorf("recovered: told %q, condition %q", got, s.health("on"))
-	}
-	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices = st.Devices[1:] })
-	s.work()
-	if got := s.told(); about(got, notify.ReasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUMissing node n0 does not see GPU-n0-0") {
-		t.Errorf("gone: told %q, condition %q", got, s.health("on"))
-	}
-	// A node that says nothing of its devices says nothing of their health.
-	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
-		st.Devices, st.Conditions[0].Status = nil, metav1.ConditionFalse
-	})
-	s.work()
-	if got := s.told(); len(got) != 0 || s.health("beside") != "" {
-		t.Errorf("away: told %q, condition %q", got, s.health("beside"))
-	}
-}
-
 // A leader that dies between the event and the condition, or at either, leaves the next one
 // to say what was not said, and nothing is said twice.
 func TestIllnessIsToldOnceThroughADeath(t *testing.T) {
@@ -170,41 +84,6 @@ func TestIllnessIsToldOnceThroughADeath(t *testing.T) {
 				t.Errorf("told %q, want that it is well and ill again, twice", got)
 			}
 		}
-	}
-}
-
-// An API server that takes no event of ours keeps no condition from being written; one that
-// is not reached is asked again, for both.
-func TestIllnessWithoutEvents(t *testing.T) {
-	answers := map[string]func(context.Context) error{
-		"forbidden": func(context.Context) error {
-			return apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "on", errors.New("the namespace is being terminated"))
-		},
-		"no etcd":     func(context.Context) error { return apierrors.NewInternalError(errors.New("etcdserver: no leader")) },
-		"not reached": func(context.Context) error { return errors.New("connection refused") },
-	}
-	for name, answer := range answers {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t, 1)
-			s.running("on", 60, 600)
-			s.told()
-			s.refuseEvents = answer
-			s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[0].Healthy = false })
-			s.work()
-			written := strings.HasPrefix(s.health("on"), "False GPUUnhealthy")
-			if name != "not reached" {
-				if !written {
-					t.Errorf("condition %q", s.health("on"))
-				}
-				return
-			}
-			s.refuseEvents = nil
-			s.queue.flush()
-			s.work()
-			if got := s.told(); written || about(got, notify.ReasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUUnhealthy") {
-				t.Errorf("written before its event: %v; then told %q, condition %q", written, got, s.health("on"))
-			}
-		})
 	}
 }
 

@@ -122,39 +122,6 @@ func TestLeadersLearnFromPods(t *testing.T) {
 	}
 }
 
-// Pods are learnt of once, however often they are seen and decided on, and not
-// before it is their turn.
-func TestPodsAreLearntOnce(t *testing.T) {
-	s := newStage(t, 1)
-	s.checkPicture() // the ranking learns the pods that exist
-	p := s.add("p", 10, 10, func(p *corev1.Pod) {
-		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/other"})
-	})
-	arrived := func() int {
-		for len(s.watch) > 0 {
-			s.read()
-		}
-		return kept(s.allocator.cache, "arrivals")
-	}
-	if n := arrived(); n != 0 {
-		t.Fatalf("%d pods arrived, one has another gate", n)
-	}
-	for i := range 3 {
-		p.Spec.SchedulingGates = p.Spec.SchedulingGates[:1]
-		p.Labels = map[string]string{"seen": fmt.Sprint(i)}
-		s.must(s.api.Update(t.Context(), p))
-		s.notify(p, false)
-	}
-	if n := arrived(); n != 1 {
-		t.Errorf("%d pods arrived, want 1", n)
-	}
-	s.work()
-	s.bind()
-	if n := arrived(); n != 0 {
-		t.Errorf("%d pods arrived again", n)
-	}
-}
-
 // The filters are asked about the nodes that are best for the pod until one is
 // accepted, and about no others. Nodes that Kubernetes keeps pods off come last.
 func TestFiltersAreAskedAboutFewNodes(t *testing.T) {

@@ -3,13 +3,10 @@
 package allocator
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
@@ -20,22 +17,6 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
-
-// Pods that are placed together cost their node one write.
-func TestOneWriteForManyPods(t *testing.T) {
-	s := newStage(t, 1)
-	for i := range 8 {
-		s.add(fmt.Sprint("p", i), 10, 100)
-	}
-	s.readAll()
-	s.work()
-	if got := len(grants.Pods(s.ledger("n0"))); got != 8 {
-		t.Errorf("%d pods have slices, want 8", got)
-	}
-	if s.updates != 1 || s.patches != 8 {
-		t.Errorf("%d writes of the ledger and %d patches, want 1 and 8", s.updates, s.patches)
-	}
-}
 
 // A write is looked at once, not again when the watch shows it.
 func TestAnsweredWriteIsNoNews(t *testing.T) {
@@ -74,27 +55,6 @@ func TestRoundCountsItself(t *testing.T) {
 	s.work()
 	if got := len(grants.Pods(s.ledger("n0"))); got != 2 || s.updates != 1 {
 		t.Errorf("Invariant 7: %d of 3 pods of 30 CPUs are on a node of 64 after %d writes, want 2 after 1", got, s.updates)
-	}
-}
-
-// What a write that failed would have granted is free again.
-func TestFailedRoundIsDecidedAgain(t *testing.T) {
-	s := newStage(t, 1)
-	s.add("a", 60, 600)
-	s.add("b", 60, 600)
-	s.readAll()
-	s.refuse = errors.New("no")
-	s.step()
-	if free := s.allocator.cache.Index.Room()[0].Devices[0].FreeCore; free != 100 {
-		t.Errorf("%d of a device free after a write that failed, want 100", free)
-	}
-	s.refuse = apierrors.NewConflict(schema.GroupResource{}, "n0", errors.New("no"))
-	s.queue.flush()
-	s.step()
-	s.refuse = nil
-	s.work()
-	if got := len(grants.Pods(s.ledger("n0"))); got != 2 || s.patches != 2 {
-		t.Errorf("%d pods have slices after %d patches, want 2 after 2", got, s.patches)
 	}
 }
 
@@ -171,25 +131,6 @@ func TestEveryWaitingPodHasATurn(t *testing.T) {
 	delete(seen, "")
 	if len(seen) != waiting {
 		t.Errorf("%d of %d had a turn", len(seen), waiting)
-	}
-}
-
-// Whoever is woken has a turn without being woken again, however many they are.
-func TestOneWakeIsEnough(t *testing.T) {
-	s := newStage(t, 1)
-	const waiting = 3*queue.MaxMoves + 1
-	s.allocator.notify.Events = &record.FakeRecorder{}
-	s.comeUnfit(waiting)
-	s.work()
-	s.allocator.queue.MoveToActive(cache.OnAll)
-	seen := map[string]bool{}
-	s.queue.taken = func(it queue.Item) { seen[it.Pod.Name] = true }
-	for s.queue.Len() > 0 {
-		s.step()
-	}
-	delete(seen, "")
-	if len(seen) != waiting || kept(s.allocator.queue, "pendingMoves") > 0 {
-		t.Errorf("%d of %d had a turn, %d have it before them", len(seen), waiting, kept(s.allocator.queue, "pendingMoves"))
 	}
 }
 

@@ -254,26 +254,6 @@ func TestWaitsForPodsThatEnd(t *testing.T) {
 	}
 }
 
-// A gang gets the slices of others, and loses its members one by one down to its minimum.
-func TestGangsPreempt(t *testing.T) {
-	s := newStage(t, 2)
-	for i := range 4 {
-		s.add(fmt.Sprint("low", i), v1alpha1.WholeGPU, objects.DeviceMiB, priority(int32(i)), finalized)
-	}
-	s.run()
-	for i := range 3 {
-		s.add(fmt.Sprint("g", i), 60, 600, priority(10), objects.InGang("g", 3))
-	}
-	s.work()
-	if want := []types.UID{"low0", "low1", "low2"}; !slices.Equal(slices.Sorted(slices.Values(s.evicted)), want) {
-		t.Fatalf("evicted %v, want %v", s.evicted, want)
-	}
-	s.end()
-	if got := s.waiting("g0", "g1", "g2"); slices.Contains(got, true) {
-		t.Errorf("they wait: %v", got)
-	}
-}
-
 // newHeadStage reserves room for the first that waits after ten minutes.
 func newHeadStage(t *testing.T, nodes int) *stage {
 	s := newStage(t, nodes)
@@ -342,70 +322,6 @@ func TestHeadOfLine(t *testing.T) {
 				t.Errorf("%v and small2 wait: %v", whole, got)
 			}
 		})
-	}
-}
-
-// The reservation is for the first by priority, one for each set of models, stays on its
-// devices, and ends with its owner or with a device.
-func TestHeadsOfModels(t *testing.T) {
-	s := newHeadStage(t, 2)
-	for i := range 4 {
-		s.add(fmt.Sprint("low", i), 90, 900, s.created, finalized)
-	}
-	s.run()
-	s.add("first", v1alpha1.WholeGPU, 1, s.created)
-	s.add("second", v1alpha1.WholeGPU, 1, s.created)
-	s.work()
-	s.pass(10 * time.Minute)
-	all := s.allocator.reservations.All()
-	if len(all) != 1 || all[0].Owner.Pod.Name != "first" {
-		t.Fatalf("reserved %+v, want for first alone", all)
-	}
-	s.add("urgent", v1alpha1.WholeGPU, 1, s.created, priority(1), neverPreempts)
-	s.work()
-	s.pass(10 * time.Minute)
-	both := s.allocator.reservations.All()
-	if len(both) != 2 || both[0] != all[0] || both[1].Owner.Pod.Name != "urgent" {
-		t.Fatalf("reserved %+v, want for first as before, and for urgent", both)
-	}
-	s.vanish(s.get("urgent"))
-	s.work()
-	if left := s.allocator.reservations.All(); len(left) != 1 || left[0] != all[0] {
-		t.Errorf("reserved %+v after urgent has gone", left)
-	}
-	plan := all[0].Plans[0]
-	l := s.ledger(plan.Node)
-	l.Spec.Cordons = append(l.Spec.Cordons, v1alpha1.Cordon{UUID: plan.Grants[0].UUID})
-	s.must(s.api.Update(t.Context(), l))
-	s.notify(l, false)
-	s.work()
-	s.pass(time.Minute)
-	moved := s.allocator.reservations.All()
-	if len(moved) != 1 || moved[0].Plans[0].Grants[0].UUID == plan.Grants[0].UUID {
-		t.Errorf("reserved %+v after the device was cordoned", moved)
-	}
-}
-
-// A gang that would fall below its minimum ends as a whole, also those of it of which nobody needs
-// the room; above it, it loses members one by one.
-func TestGangsAreVictims(t *testing.T) {
-	for min, want := range map[int][]types.UID{1: {"v0"}, 2: {"v0", "v1"}} {
-		s := newStage(t, 2)
-		s.add("a", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1000), finalized)
-		s.add("b", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1000), finalized)
-		for i := range 2 {
-			s.add(fmt.Sprint("v", i), v1alpha1.WholeGPU, objects.DeviceMiB, priority(1), objects.InGang("v", min), finalized)
-		}
-		s.run()
-		s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, priority(10))
-		s.work()
-		if slices.Sort(s.evicted); len(s.evicted) != len(want) {
-			t.Errorf("of a gang of 2 that needs %d: evicted %v, want %d", min, s.evicted, len(want))
-		}
-		s.end()
-		if s.waiting("urgent")[0] {
-			t.Errorf("of a gang of 2 that needs %d: urgent waits", min)
-		}
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/state/grants"
@@ -64,28 +63,6 @@ func TestChangedWhileDecidedOn(t *testing.T) {
 				t.Errorf("holds slices on %v, asks for %+v", held, shares)
 			}
 		})
-	}
-}
-
-// The patch adds the pin and changes nothing else of the affinity, of which the cache does not
-// have all.
-func TestPinLeavesAffinityAsItIs(t *testing.T) {
-	s := newStage(t, 1)
-	node := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpExists}}}
-	p := s.add("p", 10, 100, objects.Labelled("x"), objects.Near("x"), func(p *corev1.Pod) {
-		pod := &p.Spec.Affinity.PodAffinity
-		(*pod).PreferredDuringSchedulingIgnoredDuringExecution = []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: (*pod).RequiredDuringSchedulingIgnoredDuringExecution[0]}}
-		p.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution:  &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{node}},
-			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1, Preference: node}}}
-	})
-	for i := range s.watch {
-		_, err := podstate.Trim(s.watch[i].obj)
-		s.must(err)
-	}
-	s.work()
-	if got, want := s.get("p").Spec.Affinity, podstate.PinTo(p.Spec.Affinity, "n0"); !equality.Semantic.DeepEqual(got, want) {
-		t.Errorf("affinity %v, want %v", got, want)
 	}
 }
 

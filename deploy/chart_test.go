@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 // rendered is what a set of values makes of the chart.
@@ -44,10 +45,7 @@ func render(t *testing.T, args ...string) (*rendered, error) {
 	if err != nil {
 		return &rendered{text: string(out)}, err
 	}
-	objects, err := manifests.Parse(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := must.Get(manifests.Parse(out))(t)
 	return &rendered{string(out), objects}, nil
 }
 
@@ -295,17 +293,9 @@ func TestChartRefuses(t *testing.T) {
 // programs are of one version.
 func TestOneVersion(t *testing.T) {
 	var chart struct{ Version, AppVersion string }
-	text, err := os.ReadFile("chart/Chart.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(text, &chart); err != nil {
-		t.Fatal(err)
-	}
-	dockerfile, err := os.ReadFile("../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("chart/Chart.yaml"))(t)
+	must.Do(t, yaml.Unmarshal(text, &chart))
+	dockerfile := must.Get(os.ReadFile("../Dockerfile"))(t)
 	if want := `org.opencontainers.image.version="` + chart.AppVersion + `"`; chart.Version != chart.AppVersion || !strings.Contains(string(dockerfile), want) {
 		t.Errorf("the chart is %s of application %s, the Dockerfile has no %s", chart.Version, chart.AppVersion, want)
 	}
@@ -314,17 +304,11 @@ func TestOneVersion(t *testing.T) {
 			t.Errorf("kustomization.yaml: %s has tag %s, the chart is of %s", image.Name, image.NewTag, chart.AppVersion)
 		}
 	}
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must.Get(os.ReadFile("../README.md"))(t)
 	if !strings.Contains(string(readme), "/vernier-node:"+chart.AppVersion+"`") {
 		t.Errorf("the README pushes another image than vernier-node:%s", chart.AppVersion)
 	}
-	plan, err := exec.CommandContext(t.Context(), "make", "-C", "..", "--dry-run", "programs", "go-build", "limiter").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := must.Get(exec.CommandContext(t.Context(), "make", "-C", "..", "--dry-run", "programs", "go-build", "limiter").Output())(t)
 	for line := range strings.Lines(string(plan)) {
 		if strings.Contains(line, "go build") && !strings.Contains(line, "api/version.stamp="+chart.AppVersion) {
 			t.Errorf("make does not stamp version %s: %s", chart.AppVersion, line)
@@ -334,9 +318,6 @@ func TestOneVersion(t *testing.T) {
 
 func marshal(t *testing.T, o *unstructured.Unstructured) string {
 	t.Helper()
-	text, err := yaml.Marshal(o.Object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(yaml.Marshal(o.Object))(t)
 	return string(text)
 }

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 // kustomization is what the tests read of kustomization.yaml.
@@ -42,15 +43,12 @@ type workload struct {
 // Everything in manifests/ is installed, once, and nothing that is not there.
 func TestKustomization(t *testing.T) {
 	var found []string
-	err := filepath.WalkDir("manifests", func(path string, entry os.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir("manifests", func(path string, entry os.DirEntry, err error) error {
 		if filepath.Ext(path) == ".yaml" {
 			found = append(found, path)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	listed := slices.Sorted(slices.Values(kustomize(t).Resources))
 	if slices.Sort(found); !slices.Equal(found, listed) {
 		t.Errorf("kustomization.yaml lists\n%q, there are\n%q", listed, found)
@@ -151,10 +149,7 @@ func checkReferences(t *testing.T, objects []*unstructured.Unstructured) {
 
 // A program that is given a flag that it does not have ends at once, everywhere.
 func TestArguments(t *testing.T) {
-	objects, err := manifests.Read("webhook.yaml", "allocator.yaml", "node.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := must.Get(manifests.Read("webhook.yaml", "allocator.yaml", "node.yaml"))(t)
 	for _, w := range workloads(t, objects) {
 		for _, c := range w.template.Spec.Containers {
 			// -h prints every flag, and is no error of the program's own.
@@ -180,22 +175,14 @@ func everything(t *testing.T) []*unstructured.Unstructured {
 	for _, resource := range kustomize(t).Resources {
 		paths = append(paths, strings.TrimPrefix(resource, "manifests/"))
 	}
-	objects, err := manifests.Read(paths...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := must.Get(manifests.Read(paths...))(t)
 	return objects
 }
 
 func kustomize(t *testing.T) (k kustomization) {
 	t.Helper()
-	text, err := os.ReadFile("kustomization.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(text, &k); err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("kustomization.yaml"))(t)
+	must.Do(t, yaml.Unmarshal(text, &k))
 	return k
 }
 
@@ -230,10 +217,7 @@ func decode(t *testing.T, o *unstructured.Unstructured, into any) {
 
 func matches(t *testing.T, selector *metav1.LabelSelector, of map[string]string) bool {
 	t.Helper()
-	s, err := metav1.LabelSelectorAsSelector(selector)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(metav1.LabelSelectorAsSelector(selector))(t)
 	return !s.Empty() && s.Matches(labels.Set(of))
 }
 

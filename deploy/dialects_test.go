@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook/dialect"
 )
 
@@ -24,19 +25,10 @@ func TestDialectWords(t *testing.T) {
 	if _, c := plain.pod(t, "vernier-webhook"); len(c.Args) > 0 || strings.Contains(without, "n in [") {
 		t.Errorf("arguments %q without a dialect, and the condition %s", c.Args, without)
 	}
-	all, err := dialect.Settings{Dialects: "all"}.Set()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sliced, err := dialect.Settings{Dialects: "nvidia", NVIDIAReplicas: 4, NVIDIATimeSlicing: true}.Set()
-	if err != nil {
-		t.Fatal(err)
-	}
-	renamed, err := dialect.Settings{Dialects: "hami,volcano", Renamed: map[corev1.ResourceName]corev1.ResourceName{
-		"nvidia.com/gpu": "nvidia.com/vgpu", "volcano.sh/vgpu-cores": "example.com/cores"}}.Set()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(dialect.Settings{Dialects: "all"}.Set())(t)
+	sliced := must.Get(dialect.Settings{Dialects: "nvidia", NVIDIAReplicas: 4, NVIDIATimeSlicing: true}.Set())(t)
+	renamed := must.Get(dialect.Settings{Dialects: "hami,volcano", Renamed: map[corev1.ResourceName]corev1.ResourceName{
+		"nvidia.com/gpu": "nvidia.com/vgpu", "volcano.sh/vgpu-cores": "example.com/cores"}}.Set())(t)
 	for i, d := range slices.Concat(all, sliced, renamed) {
 		words, more := d.Words(), ""
 		switch {

@@ -21,6 +21,7 @@ import (
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 )
 
 // Namespaces of the test beside kube-system.
@@ -35,9 +36,7 @@ func TestHostileAllocatorToken(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "rbac/metrics.yaml"}})
 	admin := apiserver.Client(t, cfg)
 	for name, labels := range map[string]map[string]string{labelled: {v1alpha1.LabelInject: v1alpha1.LabelInjectEnabled}, unlabelled: nil} {
-		if err := admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}))
 	}
 	// Pods come with shares only from the webhook, once the policies are in force.
 	pods := hostilePods(t, admin)
@@ -71,13 +70,9 @@ func hostilePods(t *testing.T, admin client.Client) map[string]*corev1.Pod {
 			},
 		}
 		edit(p)
-		if err := admin.Create(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Create(t.Context(), p))
 		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
-		if err := admin.Status().Update(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Status().Update(t.Context(), p))
 		return p
 	}
 	in := func(key string, values ...string) corev1.NodeSelectorRequirement {
@@ -199,10 +194,7 @@ func hostilePins(t *testing.T, c client.Client, pod *corev1.Pod) {
 		"not in": {narrow(func(n *corev1.NodeAffinity) { terms(n)[1].MatchFields[1].Operator = corev1.NodeSelectorOpNotIn }), refused},
 	} {
 		t.Run(name, func(t *testing.T) {
-			patch, err := json.Marshal(map[string]any{"spec": map[string]any{"affinity": tt.affinity}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			patch := must.Get(json.Marshal(map[string]any{"spec": map[string]any{"affinity": tt.affinity}}))(t)
 			expect(t, name, c.Patch(t.Context(), pod.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, patch), client.DryRunAll), tt.want)
 		})
 	}
@@ -216,13 +208,10 @@ func honestUngating(t *testing.T, c client.Client, pods map[string]*corev1.Pod) 
 		if a := pod.Spec.Affinity; a != nil {
 			required.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution}
 		}
-		patch, err := json.Marshal(map[string]any{
+		patch := must.Get(json.Marshal(map[string]any{
 			"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "annotations": map[string]any{v1alpha1.AnnotationPlacement: "{}"}},
 			"spec":     map[string]any{"affinity": podstate.PinTo(&required, "n"), "schedulingGates": nil},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		written := pod.DeepCopy()
 		expect(t, name, c.Patch(t.Context(), written, client.RawPatch(types.StrategicMergePatchType, patch), client.DryRunAll), "")
 		if len(written.Spec.SchedulingGates) > 0 {

@@ -15,6 +15,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 )
 
 // A pod with a share does not leave its namespace's quota long before it leaves its node:
@@ -38,9 +39,7 @@ func TestHostileDeletions(t *testing.T) {
 				RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "tenant"}, Subjects: []rbacv1.Subject{{Kind: "Group", APIGroup: rbacv1.GroupName, Name: "deleters"}}})
 	}
 	for _, o := range objects {
-		if err := admin.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Create(t.Context(), o))
 	}
 	as := map[string]client.Client{
 		"tenant":        apiserver.Client(t, apiserver.As(cfg, "tenant", "deleters", "system:serviceaccounts:"+labelled)),
@@ -118,20 +117,14 @@ func TestHostileDeletions(t *testing.T) {
 		if c.pod.unbound {
 			pod.Spec.NodeName = ""
 		}
-		if err := admin.Create(t.Context(), pod); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Create(t.Context(), pod))
 		pod.Status.Phase = corev1.PodRunning
 		if c.pod.phase != "" {
 			pod.Status.Phase = c.pod.phase
 		}
-		if err := admin.Status().Update(t.Context(), pod); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Status().Update(t.Context(), pod))
 		if c.pod.deleted > 0 {
-			if err := admin.Delete(t.Context(), pod.DeepCopy(), client.GracePeriodSeconds(c.pod.deleted)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, admin.Delete(t.Context(), pod.DeepCopy(), client.GracePeriodSeconds(c.pod.deleted)))
 		}
 		var options client.DeleteOptions
 		if c.grace != none {

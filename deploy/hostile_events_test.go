@@ -22,6 +22,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 )
 
 // Nobody signs an event as a part of Vernier but that part, in whichever of the two APIs and of
@@ -30,9 +31,7 @@ func TestHostileEventAuthors(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "rbac/node.yaml", "admission/node-policy.yaml", "admission/events-policy.yaml"}})
 	admin := apiserver.Client(t, cfg)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: own}}
-	if err := admin.Create(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, admin.Create(t.Context(), node))
 	// Of whatever rights: admission alone is in the way.
 	tenant := apiserver.Client(t, apiserver.As(cfg, "tenant", "system:masters"))
 	namesake := apiserver.Client(t, apiserver.As(cfg, "system:serviceaccount:tenant:vernier-allocator", "system:masters"))

@@ -15,6 +15,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 )
 
 // Any writer of a ledger's spec, with a stolen token of the allocator or as a bearer of
@@ -100,13 +101,9 @@ func TestHostileLedgerSpec_WhenLedgerIsFull_UpdatePasses(t *testing.T) {
 func ledgerOf(t *testing.T, admin client.Client, granted []v1alpha1.DeviceLedger, seen []v1alpha1.DeviceStatus) *v1alpha1.SliceLedger {
 	t.Helper()
 	l := &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}, Spec: v1alpha1.SliceLedgerSpec{Devices: granted}}
-	if err := admin.Create(t.Context(), l); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, admin.Create(t.Context(), l))
 	l.Status.Devices = seen
-	if err := admin.Status().Update(t.Context(), l); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, admin.Status().Update(t.Context(), l))
 	return l
 }
 
@@ -137,9 +134,7 @@ func TestHostileLedgerStatus(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := ledgerOf(t, admin, nil, []v1alpha1.DeviceStatus{{UUID: "GPU-0", Mem: 1000}})
 			condition(l, v1alpha1.ConditionReady, metav1.ConditionFalse)
-			if err := admin.Status().Update(t.Context(), l); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, admin.Status().Update(t.Context(), l))
 			tt.edit(l)
 			expect(t, name, c.Status().Update(t.Context(), l), tt.want)
 		})

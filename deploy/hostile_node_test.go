@@ -19,6 +19,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 )
 
 // Nodes of the test.
@@ -34,14 +35,10 @@ func TestHostileNodeToken(t *testing.T) {
 	admin := apiserver.Client(t, cfg)
 	for _, name := range []string{own, other} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if err := admin.Create(t.Context(), node); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Create(t.Context(), node))
 		node.Status.Capacity = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), v1alpha1.ResourceCore: resource.MustParse("100")}
 		node.Status.Allocatable = node.Status.Capacity
-		if err := admin.Status().Update(t.Context(), node); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Status().Update(t.Context(), node))
 	}
 	agent := apiserver.Client(t, stolen(t, cfg, v1alpha1.NodeServiceAccount, nodeOf(t, admin, own)))
 	stray := apiserver.Client(t, stolen(t, cfg, v1alpha1.NodeServiceAccount, nil))
@@ -169,9 +166,7 @@ func ownedBy(name string, owners ...metav1.OwnerReference) *v1alpha1.SliceLedger
 func nodeOf(t *testing.T, admin client.Client, name string) *corev1.Node {
 	t.Helper()
 	node := &corev1.Node{}
-	if err := admin.Get(t.Context(), client.ObjectKey{Name: name}, node); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, admin.Get(t.Context(), client.ObjectKey{Name: name}, node))
 	return node
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 )
 
 // stolen acts with a token of a service account of ours, of the API server's own making, that
@@ -25,9 +26,7 @@ func stolen(t *testing.T, cfg *rest.Config, account string, node *corev1.Node) *
 		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
 	}
 	of := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: account}}
-	if err := apiserver.Client(t, cfg).SubResource("token").Create(t.Context(), of, request); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, apiserver.Client(t, cfg).SubResource("token").Create(t.Context(), of, request))
 	as := rest.AnonymousClientConfig(cfg)
 	as.BearerToken = request.Status.Token
 	return as

@@ -17,6 +17,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook/certs"
 )
 
@@ -30,13 +31,9 @@ func TestHostileWebhookToken(t *testing.T) {
 	own := &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: certs.ConfigurationName}}
 	warns := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: own.ObjectMeta}
 	other := own.DeepCopy()
-	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(own), other); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, admin.Get(t.Context(), client.ObjectKeyFromObject(own), other))
 	other.ObjectMeta = metav1.ObjectMeta{Name: "other"}
-	if err := admin.Create(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, admin.Create(t.Context(), other))
 	const (
 		field    = "webhooks: the webhook may change clientConfig.caBundle only"
 		metadata = "metadata: the webhook may change the caBundle of its configuration only"
@@ -89,9 +86,7 @@ func TestHostileWebhookToken(t *testing.T) {
 
 	// Its Secret.
 	secret := &corev1.Secret{}
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: certs.SecretName}, secret); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Get(t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: certs.SecretName}, secret))
 	if len(secret.Data) > 0 || secret.Type != corev1.SecretTypeOpaque {
 		t.Errorf("it is installed with %d keys, of type %s", len(secret.Data), secret.Type)
 	}

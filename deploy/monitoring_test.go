@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 func promtool(t *testing.T, args ...string) {
@@ -58,10 +59,7 @@ const runbook = "https://vernier.dev/docs/operations.md"
 func TestAlertsHaveARunbook(t *testing.T) {
 	var rules ruleFile
 	readYAML(t, "chart/files/rules.yaml", &rules)
-	page, err := os.ReadFile("../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../docs/operations.md"))(t)
 	alerts := 0
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
@@ -101,10 +99,7 @@ func TestQueries(t *testing.T) {
 		}
 	}
 	readYAML(t, "chart/files/dashboard.json", &dashboard)
-	reference, err := os.ReadFile("../docs/reference/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	reference := must.Get(os.ReadFile("../docs/reference/metrics.md"))(t)
 	known := map[string]string{} // labels by name
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| [a-z]+ \\| (.*?) \\|").FindAllStringSubmatch(string(reference), -1) {
 		known[row[1]] = row[2] + "`node`"
@@ -136,9 +131,7 @@ func TestQueries(t *testing.T) {
 		t.Fatalf("only %d queries were found", len(queries))
 	}
 	file := filepath.Join(t.TempDir(), "dashboard.yaml")
-	if err := os.WriteFile(file, []byte(parsed.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte(parsed.String()), 0o600))
 	promtool(t, "check", "rules", file)
 	for where, expr := range queries {
 		for _, name := range metricName.FindAllString(expr, -1) {
@@ -245,10 +238,7 @@ func TestMonitoring(t *testing.T) {
 	if rules := all.object("PrometheusRule", "vernier-rules"); rules == nil || !sameJSON(rules.Object["spec"], want) {
 		t.Errorf("the rules in the cluster are not those that were checked: %v", rules)
 	}
-	text, err := os.ReadFile("chart/files/dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("chart/files/dashboard.json"))(t)
 	dashboard := all.object("ConfigMap", "vernier-dashboard")
 	if dashboard == nil || dashboard.GetLabels()["grafana_dashboard"] != "1" {
 		t.Fatalf("no dashboard that Grafana finds: %v", dashboard)

@@ -25,24 +25,19 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook/dialect"
 )
 
 // The README's own command installs everything, and the kustomization names no
 // other.
 func TestInstall(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must.Get(os.ReadFile("../README.md"))(t)
 	command := regexp.MustCompile("`(kubectl apply [^`]*)`").FindSubmatch(readme)
 	if command == nil {
 		t.Fatal("README.md: no `kubectl apply`")
 	}
-	head, err := os.ReadFile("kustomization.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	head := must.Get(os.ReadFile("kustomization.yaml"))(t)
 	if !strings.Contains(string(head), "\n# "+string(command[1])+"\n") {
 		t.Errorf("README.md says %q, kustomization.yaml does not", command[1])
 	}
@@ -62,22 +57,14 @@ func TestInstall(t *testing.T) {
 // The commands of the documentation switch a dialect on, in the flags and in the match
 // condition. They run on a copy of the folder: what they render is not to be kept.
 func TestDialectsWithoutHelm(t *testing.T) {
-	page, err := os.ReadFile("../docs/migrate.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../docs/migrate.md"))(t)
 	block := regexp.MustCompile("(?s)## Without Helm\n.*?```sh\n(deploy/render.sh deploy/manifests [^\n]*)\n(kubectl [^\n]*)\n```").FindSubmatch(page)
 	if block == nil {
 		t.Fatal("docs/migrate.md: no section \"Without Helm\" with its two commands")
 	}
 	copied := t.TempDir()
-	kustomization, err := os.ReadFile("kustomization.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(copied, "kustomization.yaml"), kustomization, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	kustomization := must.Get(os.ReadFile("kustomization.yaml"))(t)
+	must.Do(t, os.WriteFile(filepath.Join(copied, "kustomization.yaml"), kustomization, 0o644))
 	render := exec.CommandContext(t.Context(), "bash", "-c", strings.Replace(string(block[1]), " deploy/manifests ", " "+filepath.Join(copied, "manifests")+" ", 1))
 	render.Dir = ".."
 	if out, err := render.CombinedOutput(); err != nil {
@@ -91,14 +78,8 @@ func TestDialectsWithoutHelm(t *testing.T) {
 	if err != nil || !strings.Contains(string(args), "--dialects=hami") {
 		t.Errorf("flags %s: %v", args, err)
 	}
-	condition, err := run("kubectl get mutatingwebhookconfiguration/vernier-webhook -o jsonpath='{.webhooks[0].matchConditions[0].expression}'")
-	if err != nil {
-		t.Fatal(err)
-	}
-	hami, err := dialect.Settings{Dialects: "hami"}.Set()
-	if err != nil {
-		t.Fatal(err)
-	}
+	condition := must.Get(run("kubectl get mutatingwebhookconfiguration/vernier-webhook -o jsonpath='{.webhooks[0].matchConditions[0].expression}'"))(t)
+	hami := must.Get(dialect.Settings{Dialects: "hami"}.Set())(t)
 	if unsent, unread := hami.HalfEnabled([]string{string(condition)}); len(unsent)+len(unread) > 0 {
 		t.Errorf("half switched on: %q are not sent, %q not read", unsent, unread)
 	}
@@ -136,15 +117,11 @@ func TestRemove(t *testing.T) {
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "none"}}},
 	}
 	for _, object := range []client.Object{ns, waiting, plain} {
-		if err := admin.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Create(t.Context(), object))
 	}
 	// What the reader removes is all there, as far as admission goes.
 	for _, object := range apiserver.Manifests(t, "admission/webhook.yaml") {
-		if err := admin.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Create(t.Context(), object))
 	}
 	run := kubectl(t, cfg)
 	if out, err := run(string(blocks[2])); err == nil {
@@ -160,9 +137,7 @@ func TestRemove(t *testing.T) {
 	}) != nil {
 		t.Fatalf("%s%v: %s", blocks[2], err, out)
 	}
-	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(waiting), waiting); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, admin.Get(t.Context(), client.ObjectKeyFromObject(waiting), waiting))
 	if gates := waiting.Spec.SchedulingGates; len(gates) != 1 || gates[0].Name != "example.com/other" {
 		t.Errorf("the pod's gates are %v, want the other one alone", gates)
 	}
@@ -171,10 +146,7 @@ func TestRemove(t *testing.T) {
 // The README's own command takes what nodes advertise of Vernier's resources, those of classes
 // included, and no other.
 func TestRemoveCapacity(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must.Get(os.ReadFile("../README.md"))(t)
 	command := regexp.MustCompile("(?s)## Remove it\n.*?\n(kubectl get nodes [^`]*)```").FindSubmatch(readme)
 	if command == nil {
 		t.Fatal("README.md: no `kubectl get nodes` in \"Remove it\"")
@@ -187,13 +159,9 @@ func TestRemoveCapacity(t *testing.T) {
 			v1alpha1.ClassResource("gold"): one, "vernier.example.com/gpu-gold": one},
 	} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if err := admin.Create(t.Context(), node); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Create(t.Context(), node))
 		node.Status.Capacity = capacity
-		if err := admin.Status().Update(t.Context(), node); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Status().Update(t.Context(), node))
 	}
 	run := kubectl(t, cfg)
 	// It can be run again.
@@ -204,9 +172,7 @@ func TestRemoveCapacity(t *testing.T) {
 	}
 	for name, want := range map[string]int{"bare": 1, "gpus": 2} {
 		node := &corev1.Node{}
-		if err := admin.Get(t.Context(), client.ObjectKey{Name: name}, node); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Get(t.Context(), client.ObjectKey{Name: name}, node))
 		if len(node.Status.Capacity) != want || len(v1alpha1.Ours(node.Status.Capacity)) > 0 {
 			t.Errorf("node %s has %v", name, node.Status.Capacity)
 		}
@@ -224,9 +190,7 @@ func kubectl(t *testing.T, cfg *rest.Config) func(script string) ([]byte, error)
 	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	config.CurrentContext = name
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, file); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, clientcmd.WriteToFile(*config, file))
 	return func(script string) ([]byte, error) {
 		cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
 		cmd.Dir = ".."

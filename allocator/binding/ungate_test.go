@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,21 +19,28 @@ import (
 	"vernier.dev/vernier/test/objects"
 )
 
-// A pod gets what its ledger has for it, and the pin beside the affinity that it has.
+// A pod gets what its ledger has for it, and the pin beside the affinity that it has, of which the
+// cache does not have all.
 func TestUngate(t *testing.T) {
 	p := newPod("p")
-	p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1}}}}
+	objects.Near("x")(p)
+	p.Spec.Affinity.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.WeightedPodAffinityTerm{
+		{Weight: 1, PodAffinityTerm: p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0]}}
+	p.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1}}}
+	want := podstate.PinTo(p.Spec.Affinity.DeepCopy(), "n")
 	f := newFixture(t, objects.Grant(newLedger("n"), p, on{"c": 1}), p)
+	trimmed, err := podstate.Trim(f.pod("p"))
+	f.must(err)
+	f.Handlers.SetPod(trimmed.(*corev1.Pod))
 	f.must(f.Ungate(t.Context(), f.Cache.Current(p), "n"))
 	live := f.pod("p")
 	placed, err := v1alpha1.ParsePlacement(live.Annotations[v1alpha1.AnnotationPlacement])
 	if err != nil || podstate.Gated(live) || placed.Node != "n" || placed.Containers["c"].Devices[0].UUID != "GPU-n-1" {
 		t.Errorf("gated: %v, placement %+v, %v", podstate.Gated(live), placed, err)
 	}
-	affinity := live.Spec.Affinity.NodeAffinity
-	if affinity.RequiredDuringSchedulingIgnoredDuringExecution == nil || len(affinity.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
-		t.Errorf("affinity %v", affinity)
+	if got := live.Spec.Affinity; !equality.Semantic.DeepEqual(got, want) {
+		t.Errorf("affinity %v, want %v", got, want)
 	}
 	if podstate.TargetNode(f.Cache.Current(p)) != "n" {
 		t.Error("the cache does not know where the pod is")

@@ -158,10 +158,23 @@ func TestFlush(t *testing.T) {
 }
 
 // An item that fails is looked at again: at once a few times where something has changed, and
-// after a pause else.
+// after a pause else. The attempts are counted in a row: one that succeeds gives the next as many.
 func TestDone(t *testing.T) {
 	q := newQueue(t)
 	q.add("a")
+	for range 2 {
+		for n := range MaxAttempts {
+			items, _ := q.Pop(1)
+			if q.Done(items[0], ErrAgain); q.work.Len() != 1 {
+				t.Fatalf("attempt %d: not looked at again at once", n)
+			}
+		}
+		items, _ := q.Pop(1)
+		if q.Done(items[0], nil); len(q.attempts) > 0 {
+			t.Error("attempts are remembered")
+		}
+		q.Add(items[0])
+	}
 	for n := range MaxAttempts + 1 {
 		items, _ := q.Pop(1)
 		q.Done(items[0], ErrAgain)

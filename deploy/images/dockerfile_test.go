@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func TestParse(t *testing.T) {
@@ -77,10 +79,7 @@ func TestParseRefuses(t *testing.T) {
 
 // Everything that the Dockerfile downloads to build on is pinned by its digest.
 func TestDockerfileIsPinned(t *testing.T) {
-	text, err := os.ReadFile("../../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../Dockerfile"))(t)
 	if _, err := parse(string(text), "amd64"); err != nil {
 		t.Error(err)
 	}

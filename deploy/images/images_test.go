@@ -23,6 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // What `make images` has put into bin/images is what the Dockerfile describes,
@@ -39,17 +41,11 @@ func TestImages(t *testing.T) {
 			if want := "docker.io/library/vernier-" + s.name + ":" + s.labels[labelVersion]; annotations["io.containerd.image.name"] != want {
 				t.Errorf("its name is %q, want %q", annotations["io.containerd.image.name"], want)
 			}
-			again, err := s.image(sourcesOf(runtime.GOARCH, "../..", "../../bin"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			again := must.Get(s.image(sourcesOf(runtime.GOARCH, "../..", "../../bin")))(t)
 			if got, want := digest(t, img), digest(t, again); got != want {
 				t.Errorf("the image is %s, the programs in bin make %s: not reproducible, or `make images` was not run after `make build`", got, want)
 			}
-			config, err := img.ConfigFile()
-			if err != nil {
-				t.Fatal(err)
-			}
+			config := must.Get(img.ConfigFile())(t)
 			if !slices.Equal(config.Config.Entrypoint, s.entrypoint) || config.Config.User != s.user || !maps.Equal(config.Config.Labels, s.labels) {
 				t.Errorf("configuration %+v, want entrypoint %q, user %q, labels %v", config.Config, s.entrypoint, s.user, s.labels)
 			}
@@ -106,10 +102,7 @@ func checkLibraries(t *testing.T, files map[string]file) {
 			if p.Type != elf.PT_INTERP {
 				continue
 			}
-			loader, err := io.ReadAll(p.Open())
-			if err != nil {
-				t.Fatal(err)
-			}
+			loader := must.Get(io.ReadAll(p.Open()))(t)
 			if _, ok := files[strings.TrimRight(string(loader), "\x00")]; !ok {
 				t.Errorf("%s: its loader %s is not in the image", name, loader)
 			}
@@ -139,14 +132,8 @@ func names(files map[string]file) map[string]bool {
 
 func stagesOf(t *testing.T) []*stage {
 	t.Helper()
-	text, err := os.ReadFile("../../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stages, err := parse(string(text), runtime.GOARCH)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../Dockerfile"))(t)
+	stages := must.Get(parse(string(text), runtime.GOARCH))(t)
 	return stages
 }
 
@@ -160,28 +147,17 @@ func open(t *testing.T, archive string) (v1.Image, map[string]string) {
 	}
 	for name, f := range untar(t, bytes.NewReader(data)) {
 		to := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, f.data, 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, f.data, 0o644)))
 	}
-	index, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	index := must.Get(layout.ImageIndexFromPath(dir))(t)
 	if err := validate.Index(index); err != nil {
 		t.Errorf("%s: %v", archive, err)
 	}
-	manifest, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	manifest := must.Get(index.IndexManifest())(t)
 	if len(manifest.Manifests) != 1 {
 		t.Fatalf("%s has %d images, want 1", archive, len(manifest.Manifests))
 	}
-	img, err := index.Image(manifest.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	img := must.Get(index.Image(manifest.Manifests[0].Digest))(t)
 	return img, manifest.Manifests[0].Annotations
 }
 
@@ -214,19 +190,13 @@ func untar(t *testing.T, r io.Reader) map[string]file {
 		if h.Typeflag != tar.TypeReg {
 			continue
 		}
-		data, err := io.ReadAll(tr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(io.ReadAll(tr))(t)
 		files[h.Name] = file{h.Mode, data}
 	}
 }
 
 func digest(t *testing.T, img v1.Image) string {
 	t.Helper()
-	d, err := img.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(img.Digest())(t)
 	return d.String()
 }

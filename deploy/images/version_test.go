@@ -10,14 +10,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // Every program that `make build` has put into bin says the version of the images.
 func TestVersions(t *testing.T) {
-	programs, err := os.ReadDir("../../cmd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	programs := must.Get(os.ReadDir("../../cmd"))(t)
 	names := []string{"vernier-cluster"}
 	for _, p := range programs {
 		names = append(names, p.Name())

@@ -33,7 +33,7 @@ func Grant(l *v1alpha1.SliceLedger, p *corev1.Pod, on map[string]int) *v1alpha1.
 			l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: uuid, Core: v1alpha1.WholeGPU, Mem: DeviceMiB})
 		}
 		l.Spec.Devices[i].Slices = append(l.Spec.Devices[i].Slices, v1alpha1.Slice{
-			Pod: p.UID, Owner: p.Namespace + "/" + p.Name, Ctr: c.Name, Core: shares[c.Name].Core, Mem: shares[c.Name].MemMiB})
+			Pod: p.UID, Owner: p.Namespace + "/" + p.Name, Ctr: c.Name, Core: shares[c.Name].Core, Mem: memoryOf(shares[c.Name])})
 	}
 	return l
 }
@@ -44,7 +44,7 @@ func Place(p *corev1.Pod, l *v1alpha1.SliceLedger, on map[string]int) *corev1.Po
 	placed := v1alpha1.Placement{Version: v1alpha1.Version, Node: l.Name, Containers: map[string]v1alpha1.PlacedShare{}}
 	for ctr, share := range sharesOf(p) {
 		placed.Containers[ctr] = v1alpha1.PlacedShare{Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{
-			{UUID: l.Status.Devices[on[ctr]].UUID, Core: share.Core, MemMiB: share.MemMiB}}}
+			{UUID: l.Status.Devices[on[ctr]].UUID, Core: share.Core, MemMiB: memoryOf(share)}}}
 	}
 	text, err := placed.Encode()
 	if err != nil {
@@ -60,4 +60,10 @@ func sharesOf(p *corev1.Pod) map[string]v1alpha1.Share {
 		panic(err)
 	}
 	return doc.Containers
+}
+
+// memoryOf is what the share is of a device.
+func memoryOf(s v1alpha1.Share) v1alpha1.MiB {
+	mem, _ := s.Memory(DeviceMiB)
+	return mem
 }

@@ -10,8 +10,7 @@ func TestCapturesAmongWaiting(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{5, 100})
 	p := c.start()
-	p.want("stream 1", ok)
-	p.want("churn 2", ok)
+	p.do("stream 1", "churn 2")
 	until := func(count int) {
 		for p.call("churned")[1] < count {
 			if failed := p.call("churned")[0]; failed != ok {
@@ -33,12 +32,7 @@ func TestPoolDestroyedInACapture(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
-	p.want("stream 1", ok)
-	p.want("pool 1 0", ok)
-	p.want("from_pool 1 30 1 0", ok)
-	p.want("free_async 1 0", ok)
-	p.want("begin_capture 1", ok)
-	p.want("destroy_pool 1", ok)
-	p.want("end_capture 1", ok)
+	p.do("stream 1", "pool 1 0", "from_pool 1 30 1 0", "free_async 1 0", "begin_capture 1", "destroy_pool 1",
+		"end_capture 1")
 	p.wantUsed(0, 100)
 }

@@ -41,10 +41,7 @@ func TestKilledAtAnyInstant(t *testing.T) {
 		}
 		victim := &victims[round%len(victims)]
 		(*victim).kill()
-		observer.want("alloc 1 150", ok)
-		observer.want("launch 1 10 2", ok)
-		observer.want("synchronize 1", ok)
-		observer.want("free 1", ok)
+		observer.do("alloc 1 150", "launch 1 10 2", "synchronize 1", "free 1")
 		*victim = c.churn(2)
 	}
 	for _, v := range victims {
@@ -58,9 +55,7 @@ func TestKilledAtAnyInstant(t *testing.T) {
 	if u := c.usage(); len(u.Processes) != 1 || u.Devices[0].UsedBytes != 200*mib || u.Devices[0].PeakBytes != 200*mib {
 		t.Errorf("counters: %+v", u)
 	}
-	if held := c.held(0); held != 200 {
-		t.Errorf("the device holds %d MiB, want 200", held)
-	}
+	c.wantHeld(200)
 }
 
 // TestHostileStoppedAtAnyInstant: processes that are stopped while they allocate, launch
@@ -98,9 +93,7 @@ func TestHostileStoppedAtAnyInstant(t *testing.T) {
 		}
 		workers[round%4].signal(unix.SIGSTOP)
 		for _, o := range observers {
-			o.want("alloc 1 150", ok)
-			o.want("launch 1 10 20", ok)
-			o.want("free 1", ok)
+			o.do("alloc 1 150", "launch 1 10 20", "free 1")
 		}
 		workers[(round+1)%4].signal(unix.SIGCONT) // three remain stopped
 	}

@@ -147,9 +147,7 @@ func TestStreamOfAnotherDevice(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{10, 100}, share{0, 100})
 	p := c.start()
-	p.want("stream 1", ok)
-	p.want("primary 1 1", ok)
-	p.want("current 1", ok)
+	p.do("stream 1", "primary 1 1", "current 1")
 	took := time.Duration(p.call("burn 1 1000 800")[0]) * time.Millisecond
 	p.want("synchronize 1", ok)
 	u := c.usage().Devices[0]
@@ -218,16 +216,8 @@ func TestStreamsComeAndGo(t *testing.T) {
 	c := newContainer(t, share{50, 100})
 	p := c.start()
 	for range 50 {
-		p.want("stream 1", ok)
-		p.want("launch 1 10 3", ok)
-		p.want("synchronize 1", ok)
-		p.want("destroy_stream 1", ok)
+		p.do("stream 1", "launch 1 10 3", "synchronize 1", "destroy_stream 1")
 	}
-	p.want("context 1 0", ok)
-	p.want("current 1", ok)
-	p.want("stream 1", ok)
-	p.want("launch 1 10 3", ok)
-	p.want("destroy_context 1", ok)
-	p.want("current 0", ok)
-	p.want("launch 0 10 3", ok)
+	p.do("context 1 0", "current 1", "stream 1", "launch 1 10 3", "destroy_context 1", "current 0",
+		"launch 0 10 3")
 }

@@ -13,8 +13,7 @@ func TestCopiesAreCharged(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{90, 100})
 	p := c.start()
-	p.want("stream 1", ok)
-	p.want("stream 2", ok)
+	p.do("stream 1", "stream 2")
 	count := p.call("copy_all")[0]
 	p.want("destroy_stream 2", ok) // the thread tells what it has launched
 	u := c.usage().Devices[0]

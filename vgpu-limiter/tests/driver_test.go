@@ -27,9 +27,7 @@ func TestPoolsThatSayNothing(t *testing.T) {
 	t.Parallel()
 	c := newBareContainer(t, share{0, 100})
 	p := c.start()
-	p.want("stream 1", ok)
-	p.want("pool 1 0", ok)
-	p.want("from_pool 2 60 1 1", ok)
+	p.do("stream 1", "pool 1 0", "from_pool 2 60 1 1")
 	p.want("from_pool 3 60 1 1", outOfMemory)
 	p.want("alloc 4 60", outOfMemory)
 	p.want("from_pool 3 40 1 1", ok)
@@ -50,8 +48,7 @@ func TestPoolsThatCannotBeAsked(t *testing.T) {
 	p.want("async 2 60 0", outOfMemory)
 	p.want("async 2 40 0", ok)
 	p.wantUsed(100, 100)
-	p.want("free_async 1 0", ok)
-	p.want("free 2", ok)
+	p.do("free_async 1 0", "free 2")
 	p.wantUsed(0, 100)
 }
 
@@ -61,10 +58,7 @@ func TestCapturesThatCannotBeAsked(t *testing.T) {
 	t.Parallel()
 	c := newBareContainer(t, share{50, 100})
 	p := c.start()
-	p.want("stream 1", ok)
-	p.want("capture 1 10 5", ok)
-	p.want("launch 1 10 100", ok)
-	p.want("synchronize 1", ok)
+	p.do("stream 1", "capture 1 10 5", "launch 1 10 100", "synchronize 1")
 	if u := c.usage().Devices[0]; u.Launches == 0 {
 		t.Error("no launch after the capture was charged")
 	}
@@ -76,8 +70,7 @@ func TestLaunchesAfterAFault(t *testing.T) {
 	t.Parallel()
 	c := newBareContainer(t, share{50, 100})
 	p := c.start()
-	p.want("stream 1", ok)
-	p.want("launch 1 700 1", ok)
+	p.do("stream 1", "launch 1 700 1")
 	const illegalAddress = 700
 	p.want("launch 1 20 1", illegalAddress)
 	p.want("launch 0 20 1", illegalAddress)

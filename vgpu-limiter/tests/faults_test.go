@@ -140,8 +140,7 @@ func TestAnySystemCallFails(t *testing.T) {
 			c := newContainer(t, share{0, 100})
 			other := c.neighbour(share{0, 100})
 			p := other.start()
-			p.want("alloc 1 10", ok)
-			p.want("ipc_get 1 1", ok)
+			p.do("alloc 1 10", "ipc_get 1 1")
 			handle, err := os.ReadFile(filepath.Join(other.dir, "handle.1"))
 			if err == nil {
 				err = os.WriteFile(filepath.Join(c.dir, "handle.1"), handle, 0o600)
@@ -159,8 +158,7 @@ func TestAnySystemCallFails(t *testing.T) {
 		"a process without its lock": {func(t *testing.T) *container {
 			c := newContainer(t, share{0, 100})
 			p := c.start()
-			p.want("alloc 1 60", ok)
-			p.want("close_descriptors", ok)
+			p.do("alloc 1 60", "close_descriptors")
 			return c
 		}, "alloc 1 50\nalloc 2 30", func(d done) int { return 60 + d.mib(50, "alloc 1 50") + d.mib(30, "alloc 2 30") }, ""},
 		"contexts and modules": {func(t *testing.T) *container { return newContainerOn(t, 7, share{0, 100}) },

@@ -44,15 +44,11 @@ func TestGraphMemory(t *testing.T) {
 			p.want("alloc 1 90", ok) // what the graph has left is given back for it
 			p.wantUsed(90, 100)
 			p.want("graph_launch 1 0", outOfMemory)
-			p.want("free 1", ok)
-			p.want("graph_upload 1 0", ok)
+			p.do("free 1", "graph_upload 1 0")
 			p.wantUsed(60, 100)
-			p.want("graph_destroy 1", ok)
-			p.want("graph_trim 0", ok)
+			p.do("graph_destroy 1", "graph_trim 0")
 			p.wantUsed(0, 100)
-			if held := c.held(0); held != 0 {
-				t.Errorf("the device holds %d MiB", held)
-			}
+			c.wantHeld(0)
 		})
 	}
 }
@@ -63,14 +59,10 @@ func TestGraphMemoryThatStays(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
-	p.want("graph_alloc 1 60 0 0", ok)
-	p.want("graph_launch 1 0", ok)
-	p.want("graph_trim 0", ok)
+	p.do("graph_alloc 1 60 0 0", "graph_launch 1 0", "graph_trim 0")
 	p.wantUsed(60, 100)
 	p.want("alloc 1 41", outOfMemory)
-	p.want("graph_free 1", ok)
-	p.want("alloc 1 41", ok)
-	p.want("free 1", ok)
+	p.do("graph_free 1", "alloc 1 41", "free 1")
 	p.want(fmt.Sprintf("graph_alloc 2 60 0 %d", autoFrees), ok)
 	for range 3 {
 		p.want("graph_launch 2 0", ok)
@@ -89,8 +81,7 @@ func TestGraphMemoryOfDevices(t *testing.T) {
 	p := c.start()
 	p.want("graph_alloc 1 60 1 0", ok)
 	p.want("graph_launch 1 0", outOfMemory)
-	p.want("graph_alloc 2 40 1 0", ok)
-	p.want("graph_launch 2 0", ok)
+	p.do("graph_alloc 2 40 1 0", "graph_launch 2 0")
 	p.wantUsed(0, 100)
 	p.want("graph_alloc 3 1 2 0", notPermitted)
 	if c.held(0) != 0 || c.held(1) != 40 || c.held(2) != 0 {

@@ -281,9 +281,7 @@ type process struct {
 func (c *container) start() *process {
 	c.t.Helper()
 	p := c.startRaw("libvgpu-test.so")
-	p.want("init", ok)
-	p.want("primary 0 0", ok)
-	p.want("current 0", ok)
+	p.do("init", "primary 0 0", "current 0")
 	return p
 }
 
@@ -363,6 +361,14 @@ func (p *process) want(line string, code int) {
 	p.t.Helper()
 	if got := p.call(line); got[0] != code {
 		p.t.Errorf("%q answered %v, want %d", line, got, code)
+	}
+}
+
+// do makes calls that are all to work.
+func (p *process) do(lines ...string) {
+	p.t.Helper()
+	for _, line := range lines {
+		p.want(line, ok)
 	}
 }
 

@@ -117,9 +117,7 @@ func TestHostileEarlierCountersOfOthers(t *testing.T) {
 	loop.Step()
 	loop.Step()
 	q.want("alloc 1 400", outOfMemory)
-	if held := c.held(0); held != 400 {
-		t.Errorf("the device holds %d MiB, want 400", held)
-	}
+	c.wantHeld(400)
 	c.wantDamaged()
 	c.overwrite(0, copied)
 	q.want("alloc 1 1", outOfMemory)
@@ -156,8 +154,7 @@ func TestHostileGarbage(t *testing.T) {
 			t.Parallel()
 			c := newContainer(t, share{50, 100})
 			p := c.start()
-			p.want("stream 1", ok)
-			p.want("launch 1 10 100", ok)
+			p.do("stream 1", "launch 1 10 100")
 			c.overwrite(garbage.at, garbage.b)
 			for range 5 { // one that hangs ends with the tests' own time
 				for _, call := range []string{"alloc 1 60", "launch 1 10 100", "info", "free 1", "launch 0 10 1"} {
@@ -193,16 +190,14 @@ func TestHostileUring(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(c.dir, "copy"), c.counters(), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		p.want("alloc 1 60", ok)
-		p.want("uring_write_back", ok)
+		p.do("alloc 1 60", "uring_write_back")
 		p.want("alloc 2 60", outOfMemory)
 		c.wantDamaged()
 	})
 	t.Run("closed", func(t *testing.T) {
 		t.Parallel()
 		_, p, q := begin(t)
-		p.want("alloc 1 60", ok)
-		p.want("uring_close_descriptors", ok)
+		p.do("alloc 1 60", "uring_close_descriptors")
 		q.want("alloc 1 60", outOfMemory)
 		p.want("alloc 2 41", outOfMemory)
 		p.want("alloc 2 40", ok)
@@ -210,10 +205,7 @@ func TestHostileUring(t *testing.T) {
 	t.Run("kept", func(t *testing.T) {
 		t.Parallel()
 		c, p, q := begin(t)
-		p.want("create 1 60 0", ok)
-		p.want("export 1 1", ok)
-		p.want("uring_hold 1", ok)
-		p.want("release 1", ok)
+		p.do("create 1 60 0", "export 1 1", "uring_hold 1", "release 1")
 		q.want("alloc 1 60", outOfMemory)
 		c.wantHeld(60)
 		p.want("uring_drop", ok)

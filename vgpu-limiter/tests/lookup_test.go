@@ -177,9 +177,6 @@ func TestAudited(t *testing.T) {
 	p := c.prepare("libvgpu-test.so")
 	p.cmd.Env = append(p.cmd.Env, "LD_AUDIT="+audit)
 	p.begin()
-	p.want("init", ok)
-	p.want("primary 0 0", ok)
-	p.want("current 0", ok)
-	p.want("alloc 1 100", ok)
+	p.do("init", "primary 0 0", "current 0", "alloc 1 100")
 	p.want("alloc 2 1", outOfMemory)
 }

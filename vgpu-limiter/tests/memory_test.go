@@ -60,9 +60,7 @@ func TestEveryPathIsCharged(t *testing.T) {
 				t.Errorf("counters: %+v", u)
 			}
 			p.want(calls.give, ok)
-			p.want("synchronize 0", ok)
-			p.want("trim_pool 1", ok)
-			p.want("alloc 3 1024", ok)
+			p.do("synchronize 0", "trim_pool 1", "alloc 3 1024")
 			p.want("alloc 4 1", outOfMemory)
 			if now := c.held(0); now != 1024 {
 				t.Errorf("the device holds %d MiB, want 1024", now)
@@ -83,8 +81,7 @@ func TestArraysExactly(t *testing.T) {
 			t.Errorf("after %d arrays cuMemGetInfo says %d bytes are used, the device holds %d", i+1, info[2]-info[1], c.heldBytes(0))
 		}
 	}
-	p.want("destroy_array 1", ok)
-	p.want("destroy_mipmap 4", ok)
+	p.do("destroy_array 1", "destroy_mipmap 4")
 	if info := p.call("info"); info[2]-info[1] != c.heldBytes(0) {
 		t.Errorf("cuMemGetInfo says %d bytes are used, the device holds %d", info[2]-info[1], c.heldBytes(0))
 	}
@@ -96,9 +93,7 @@ func TestVirtualMemory(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
-	p.want("create 1 60 0", ok)
-	p.want("map 1 60", ok)
-	p.want("release 1", ok)
+	p.do("create 1 60 0", "map 1 60", "release 1")
 	p.wantUsed(60, 100) // create, map, release: the escape of other limiters
 	p.want("create 2 60 0", outOfMemory)
 	p.want("retain 3 1", ok) // a handle again, from an address within the mapping
@@ -108,9 +103,7 @@ func TestVirtualMemory(t *testing.T) {
 	p.wantUsed(0, 100)
 	p.want("release 3", invalidValue)
 	p.wantUsed(0, 100)
-	if held := c.held(0); held != 0 {
-		t.Errorf("the device holds %d MiB", held)
-	}
+	c.wantHeld(0)
 }
 
 // TestMulticast: what is bound to a multicast object stays charged without a handle
@@ -121,12 +114,7 @@ func TestMulticast(t *testing.T) {
 	p := c.start()
 	p.want("multicast 9 60", ok)
 	p.wantUsed(0, 100)
-	p.want("create 1 30 0", ok)
-	p.want("map 1 30", ok)
-	p.want("bind 9 1 30", ok)
-	p.want("bind_mapped 9 1 30", ok)
-	p.want("release 1", ok)
-	p.want("unmap 1 30", ok)
+	p.do("create 1 30 0", "map 1 30", "bind 9 1 30", "bind_mapped 9 1 30", "release 1", "unmap 1 30")
 	p.wantUsed(30, 100)
 	p.want("create 2 72 0", outOfMemory)
 	p.want("unbind 9 30 30", ok)
@@ -134,15 +122,11 @@ func TestMulticast(t *testing.T) {
 	p.want("unbind 9 0 30", ok)
 	p.wantUsed(0, 100)
 	p.want("create 2 100 0", ok)
-	if held := c.held(0); held != 100 {
-		t.Errorf("the device holds %d MiB, want 100", held)
-	}
+	c.wantHeld(100)
 	p.want("release 2", ok)
 
 	// An object that goes lets go of what is bound to it.
-	p.want("create 1 60 0", ok)
-	p.want("bind 9 1 60", ok)
-	p.want("release 1", ok)
+	p.do("create 1 60 0", "bind 9 1 60", "release 1")
 	p.wantUsed(60, 100)
 	p.want("release 9", ok)
 	p.wantUsed(0, 100)
@@ -156,8 +140,7 @@ func TestMulticastWaits(t *testing.T) {
 	t.Parallel()
 	c := newLinkedContainer(t, 0, share{0, 100}, share{0, 100})
 	p := c.start()
-	p.want("create 1 60 0", ok)
-	p.want("bind_awaited 9 1 60", ok)
+	p.do("create 1 60 0", "bind_awaited 9 1 60")
 	p.wantUsed(60, 100)
 	p.want("release 1", ok)
 	p.wantUsed(60, 100)
@@ -173,9 +156,7 @@ func TestPools(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
-	p.want("pool 1 0", ok)
-	p.want("from_pool 1 30 1 0", ok)
-	p.want("from_pool 2 30 1 0", ok)
+	p.do("pool 1 0", "from_pool 1 30 1 0", "from_pool 2 30 1 0")
 	p.want("from_pool 3 60 1 0", outOfMemory)
 	p.want("destroy_pool 1", ok)
 	p.wantUsed(60, 100)
@@ -185,13 +166,9 @@ func TestPools(t *testing.T) {
 	p.wantUsed(0, 100)
 	p.want("async 1 100 0", ok)
 	p.want("alloc 2 1", outOfMemory)
-	p.want("free 1", ok)
-	p.want("alloc 2 60", ok)
-	p.want("free_async 2 0", ok)
+	p.do("free 1", "alloc 2 60", "free_async 2 0")
 	p.wantUsed(0, 100)
-	if held := c.held(0); held != 0 {
-		t.Errorf("the device holds %d MiB", held)
-	}
+	c.wantHeld(0)
 }
 
 // TestPoolThatKeeps: what a pool keeps of what was freed stays charged, is charged
@@ -200,9 +177,7 @@ func TestPoolThatKeeps(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
-	p.want("pool 1 0", ok)
-	p.want("from_pool 1 60 1 0", ok)
-	p.want("free_async 1 0", ok)
+	p.do("pool 1 0", "from_pool 1 60 1 0", "free_async 1 0")
 	p.wantUsed(60, 100)
 	for range 3 {
 		p.want("from_pool 1 30 1 0", ok)
@@ -220,11 +195,7 @@ func TestPoolThatKeeps(t *testing.T) {
 	}
 	p.want("alloc 2 90", ok)
 	p.wantUsed(90, 100)
-	p.want("free 2", ok)
-	p.want("from_pool 1 40 1 0", ok)
-	p.want("free_async 1 0", ok)
-	p.want("async 3 90 0", ok)
-	p.want("trim_pool 1", ok)
+	p.do("free 2", "from_pool 1 40 1 0", "free_async 1 0", "async 3 90 0", "trim_pool 1")
 	p.wantUsed(90, 100)
 	if held, refused := c.held(0), c.usage().Devices[0].MemoryRefusals; held != 90 || refused != 2 {
 		t.Errorf("the device holds %d MiB, %d requests were refused, want 90 and 2", held, refused)
@@ -245,9 +216,7 @@ func TestPoolsGiveBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newContainer(t, share{0, 100}).start()
-			p.want("pool 1 0", ok)
-			p.want("from_pool 1 60 1 0", ok)
-			p.want("free_async 1 0", ok)
+			p.do("pool 1 0", "from_pool 1 60 1 0", "free_async 1 0")
 			p.wantUsed(60, 100)
 			for _, call := range needs {
 				p.want(call, ok)
@@ -276,8 +245,7 @@ func TestUnknownPointers(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
-	p.want("alloc 1 60", ok)
-	p.want("free 1", ok)
+	p.do("alloc 1 60", "free 1")
 	p.want("free 1", invalidValue)
 	p.want("free 9", ok) // NULL
 	p.wantUsed(0, 100)
@@ -296,8 +264,7 @@ func TestDevices(t *testing.T) {
 	p.want("create 1 60 1", outOfMemory) // device 1, from a thread on device 0
 	p.want("create 1 50 1", ok)
 	p.wantUsed(0, 100)
-	p.want("primary 1 1", ok)
-	p.want("current 1", ok)
+	p.do("primary 1 1", "current 1")
 	p.wantUsed(50, 50)
 	p.want("total 1", ok)
 	p.want("primary 2 2", notPermitted)
@@ -324,9 +291,7 @@ func TestContexts(t *testing.T) {
 			p := c.start()
 			p.want("alloc 1 10", ok)
 			p.want(calls[0], ok)
-			p.want("current 1", ok)
-			p.want("alloc 2 60", ok)
-			p.want("array 3 1024 1024 0 0 0", ok)
+			p.do("current 1", "alloc 2 60", "array 3 1024 1024 0 0 0")
 			p.want(calls[1], ok)
 			p.want("current 0", ok)
 			p.wantUsed(10, 100)

@@ -23,17 +23,12 @@ func TestContextsAreCharged(t *testing.T) {
 	p.want("context 1 0", ok)
 	p.wantUsed(80, 100)
 	p.want("context 2 0", outOfMemory)
-	if held := c.held(0); held != 80 {
-		t.Errorf("the device holds %d MiB, want 80", held)
-	}
-	p.want("destroy_context 1", ok)
-	p.want("current 0", ok)
+	c.wantHeld(80)
+	p.do("destroy_context 1", "current 0")
 	p.wantUsed(40, 100)
-	p.want("reset_primary 0", ok)
-	p.want("current 0", ok)
+	p.do("reset_primary 0", "current 0")
 	p.wantUsed(40, 100)
-	p.want("release_primary 0", ok)
-	p.want("release_primary 0", ok)
+	p.do("release_primary 0", "release_primary 0")
 	if u := c.usage(); u.Devices[0].UsedBytes != 0 || c.held(0) != 0 {
 		t.Errorf("after the last context the counters say %+v, the device %d MiB", u.Devices, c.held(0))
 	}
@@ -50,12 +45,9 @@ func TestContextThatDoesNotFit(t *testing.T) {
 	r.want("init", ok)
 	r.want("primary 0 0", outOfMemory)
 	r.want("context 1 0", outOfMemory)
-	if held := c.held(0); held != 80 {
-		t.Errorf("the device holds %d MiB, want 80", held)
-	}
+	c.wantHeld(80)
 	p.kill()
-	r.want("primary 0 0", ok)
-	r.want("current 0", ok)
+	r.do("primary 0 0", "current 0")
 	r.wantUsed(80, 100)
 
 	small := c.neighbour(share{0, 39}) // its first context: tried, and undone
@@ -81,8 +73,7 @@ func TestContextsWithoutNVML(t *testing.T) {
 	}
 	p := c.start()
 	p.wantUsed(0, 100)
-	p.want("module 1 5", ok)
-	p.want("alloc 1 100", ok)
+	p.do("module 1 5", "alloc 1 100")
 	p.wantUsed(100, 100)
 }
 
@@ -111,21 +102,17 @@ func TestContextsByHostPIDs(t *testing.T) {
 	q.wantUsed(110, 200)
 	q.want("module 1 20", ok) // so does the next one
 	q.wantUsed(130, 200)
-	q.want("unload_module 1", ok)
-	q.want("context 1 0", ok)
+	q.do("unload_module 1", "context 1 0")
 	q.wantUsed(150, 200)
 	p.want("unload_module 1", ok)
-	q.want("destroy_context 1", ok)
-	q.want("current 0", ok)
+	q.do("destroy_context 1", "current 0")
 	q.wantUsed(80, 200)
 	if held := c.held(0); held != 120 { // the neighbour's too
 		t.Errorf("the device holds %d MiB, want 120", held)
 	}
 	q.want("context 2 0", ok)
 	r := c.startRaw("libvgpu-test.so")
-	r.want("init", ok)
-	r.want("primary 0 0", ok)
-	r.want("context 1 0", ok)
+	r.do("init", "primary 0 0", "context 1 0")
 	r.want("context 2 0", outOfMemory)
 }
 
@@ -142,22 +129,16 @@ func TestModules(t *testing.T) {
 	p.want("module 2 31", outOfMemory)
 	p.want("library 2 31", outOfMemory)
 	p.wantUsed(70, 100)
-	if held := c.held(0); held != 70 {
-		t.Errorf("the device holds %d MiB, want 70", held)
-	}
+	c.wantHeld(70)
 	p.want("unload_module 1", ok)
 	p.wantUsed(40, 100)
 	p.want("unload_library 1", ok)
 	p.wantUsed(10, 100)
-	p.want("context 1 0", ok)
-	p.want("module 3 30", ok)
+	p.do("context 1 0", "module 3 30")
 	p.wantUsed(50, 100)
-	p.want("destroy_context 1", ok)
-	p.want("current 0", ok)
+	p.do("destroy_context 1", "current 0")
 	p.wantUsed(10, 100)
-	if held := c.held(0); held != 10 {
-		t.Errorf("the device holds %d MiB, want 10", held)
-	}
+	c.wantHeld(10)
 }
 
 // TestLazyCode: code that the driver loads when its function is asked for is charged
@@ -167,13 +148,9 @@ func TestLazyCode(t *testing.T) {
 	t.Parallel()
 	c := newContainerOn(t, 10, share{0, 100})
 	p := c.start()
-	p.want("lazy_module 1 30", ok)
-	p.want("lazy_library 1 20", ok)
-	p.want("lazy_library 2 5", ok)
-	p.want("lazy_library 4 5", ok)
+	p.do("lazy_module 1 30", "lazy_library 1 20", "lazy_library 2 5", "lazy_library 4 5")
 	p.wantUsed(10, 100)
-	p.want("function 1", ok)
-	p.want("function 1", ok)
+	p.do("function 1", "function 1")
 	p.wantUsed(40, 100)
 	p.want("library_function 1 0", ok)
 	p.wantUsed(60, 100)
@@ -181,24 +158,18 @@ func TestLazyCode(t *testing.T) {
 	p.wantUsed(65, 100)
 	p.want("library_function 4 2", ok)
 	p.wantUsed(70, 100)
-	p.want("unload_library 4", ok)
-	p.want("unload_module 1", ok)
+	p.do("unload_library 4", "unload_module 1")
 	p.wantUsed(35, 100)
 	p.want("lazy_module 3 70", ok)
 	p.want("function 3", outOfMemory)
 	p.wantUsed(35, 100)
-	p.want("unload_module 3", ok)
-	p.want("unload_library 1", ok)
-	p.want("unload_library 2", ok)
+	p.do("unload_module 3", "unload_library 1", "unload_library 2")
 	p.wantUsed(10, 100)
-	p.want("lazy_library 3 30", ok)
-	p.want("library_launch 3", ok)
+	p.do("lazy_library 3 30", "library_launch 3")
 	p.wantUsed(10, 100)
 	p.want("module 1 1", ok)
 	p.wantUsed(41, 100)
-	if held := c.held(0); held != 41 {
-		t.Errorf("the device holds %d MiB, want 41", held)
-	}
+	c.wantHeld(41)
 }
 
 // TestModulesPastTheAPI: a module that was loaded by the driver's private tables, as the
@@ -208,17 +179,14 @@ func TestModulesPastTheAPI(t *testing.T) {
 	t.Parallel()
 	c := newContainerOn(t, 10, share{0, 100})
 	p := c.start()
-	p.want("private_module 1 30", ok)
-	p.want("private_module 2 20", ok)
+	p.do("private_module 1 30", "private_module 2 20")
 	p.want("function 1", ok) // it is found with the other's
 	p.wantUsed(60, 100)
 	p.want("global 2", ok)
 	p.wantUsed(60, 100)
-	p.want("unload_module 2", ok)
-	p.want("unload_module 1", ok)
+	p.do("unload_module 2", "unload_module 1")
 	p.wantUsed(10, 100)
-	p.want("private_module 1 30", ok)
-	p.want("global 1", ok)
+	p.do("private_module 1 30", "global 1")
 	p.wantUsed(40, 100)
 	p.want("unload_module 1", ok)
 	p.wantUsed(10, 100)
@@ -242,8 +210,7 @@ func TestLibraries(t *testing.T) {
 	}
 	p.want("primary 1 1", ok)
 	p.want("library 1 30", ok) // in device 0's
-	p.want("current 1", ok)
-	p.want("library_global 1", ok)
+	p.do("current 1", "library_global 1")
 	used(0, 30, 100)
 	used(1, 30, 200)
 	p.want("library_function 1 0", ok)
@@ -291,7 +258,5 @@ func TestModulesAmongThreads(t *testing.T) {
 	}
 	p.want("module 1 1", ok)
 	p.wantUsed(91, 200)
-	if held := c.held(0); held != 91 {
-		t.Errorf("the device holds %d MiB, want 91", held)
-	}
+	c.wantHeld(91)
 }

@@ -19,9 +19,7 @@ func TestThreads(t *testing.T) {
 	if got := p.call("race 8"); got[0] != 777 {
 		t.Errorf("the threads got %d MiB, want 777", got[0])
 	}
-	if held := c.held(0); held != 777 {
-		t.Errorf("the device holds %d MiB, want 777", held)
-	}
+	c.wantHeld(777)
 }
 
 // TestProcesses: processes of a container share its limit, and one that is
@@ -65,9 +63,7 @@ func TestExec(t *testing.T) {
 	p := c.start()
 	p.want("alloc 1 60", ok)
 	p.send("exec_self")
-	p.want("init", ok)
-	p.want("primary 0 0", ok)
-	p.want("current 0", ok)
+	p.do("init", "primary 0 0", "current 0")
 	p.wantUsed(0, 100)
 	p.want("alloc 1 100", ok)
 	p.send("exec_cat")
@@ -87,14 +83,11 @@ func TestClosedDescriptors(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p, q := c.start(), c.start()
-	p.want("alloc 1 60", ok)
-	p.want("close_descriptors", ok)
-	p.want("open_descriptors", ok)
+	p.do("alloc 1 60", "close_descriptors", "open_descriptors")
 	q.want("alloc 1 60", outOfMemory)
 	q.wantUsed(60, 100)
 	p.want("alloc 2 41", outOfMemory)
-	p.want("alloc 2 40", ok)
-	p.want("free 1", ok)
+	p.do("alloc 2 40", "free 1")
 	q.want("alloc 1 60", ok)
 	p.kill()
 	q.want("alloc 2 40", ok)
@@ -106,12 +99,10 @@ func TestNoDescriptorLeft(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p, q := c.start(), c.start()
-	p.want("alloc 1 60", ok)
-	p.want("close_descriptors", ok)
+	p.do("alloc 1 60", "close_descriptors")
 	q.want("use_up_descriptors", ok)
 	q.want("alloc 1 41", outOfMemory)
-	q.want("alloc 1 40", ok)
-	q.want("free 1", ok)
+	q.do("alloc 1 40", "free 1")
 	p.want("alloc 2 40", ok)
 	p.kill()
 	q.want("alloc 1 100", ok) // it is seen to be gone all the same
@@ -138,8 +129,7 @@ func TestCancelledThreads(t *testing.T) {
 		p := newContainer(t, share{5, 100}).start()
 		for range 3 {
 			p.want("cancel_"+call, ok)
-			p.want("module 1 1", ok)
-			p.want("launch 0 10 1", ok)
+			p.do("module 1 1", "launch 0 10 1")
 		}
 	}
 }
@@ -235,9 +225,7 @@ func TestOverwrittenCounters(t *testing.T) {
 	p.want("alloc 2 1", outOfMemory)
 	q := c.startRaw("libvgpu-test.so")
 	q.want("init", notPermitted)
-	if held := c.held(0); held != 60 {
-		t.Errorf("the device holds %d MiB, want 60", held)
-	}
+	c.wantHeld(60)
 }
 
 // TestWithoutCUDA: a program that uses no CUDA runs as ever where nothing of

@@ -91,9 +91,7 @@ func TestSharedInAContainer(t *testing.T) {
 				third.want("alloc 1 40", ok)
 				importer.want(s.close, ok)
 				third.want("alloc 2 60", ok)
-				if held := c.held(0); held != 100 {
-					t.Errorf("the device holds %d MiB, want 100", held)
-				}
+				c.wantHeld(100)
 			})
 		}
 	}
@@ -105,8 +103,7 @@ func TestSharedAndOpenedAgain(t *testing.T) {
 	t.Parallel()
 	c := newBareContainer(t, share{0, 100})
 	owner, importer := c.start(), c.start()
-	owner.want("alloc 1 60", ok)
-	owner.want("ipc_get 7 1", ok)
+	owner.do("alloc 1 60", "ipc_get 7 1")
 	for range 3 {
 		importer.want("ipc_open 2 7", ok)
 	}
@@ -126,8 +123,7 @@ func TestSharedByManyImporters(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	owner := c.start()
-	owner.want("alloc 1 60", ok)
-	owner.want("ipc_get 7 1", ok)
+	owner.do("alloc 1 60", "ipc_get 7 1")
 	var importers []*process
 	for range 5 {
 		p := c.start()
@@ -147,9 +143,7 @@ func TestSharedByManyImporters(t *testing.T) {
 		}
 	}
 	late.want("alloc 1 100", ok)
-	if held := c.held(0); held != 100 {
-		t.Errorf("the device holds %d MiB, want 100", held)
-	}
+	c.wantHeld(100)
 }
 
 // TestPassedToManyImporters: one too many to be written down is charged by itself, before
@@ -170,17 +164,14 @@ func TestPassedToManyImporters(t *testing.T) {
 	var importers []*process
 	for i := range 5 {
 		p := pass(10 + i)
-		p.want("import 3", ok)
-		p.want("close 3", ok)
+		p.do("import 3", "close 3")
 		importers = append(importers, p)
 	}
 	late := pass(20)
 	late.want("alloc 1 11", ok)
 	late.want("import 3", outOfMemory)
 	late.wantUsed(71, 130)
-	late.want("free 1", ok)
-	late.want("import 3", ok)
-	late.want("close 3", ok)
+	late.do("free 1", "import 3", "close 3")
 	late.wantUsed(120, 130)
 	owner.kill()
 	for _, p := range importers {
@@ -188,13 +179,10 @@ func TestPassedToManyImporters(t *testing.T) {
 	}
 	late.want("alloc 1 71", outOfMemory)
 	late.wantUsed(60, 130)
-	if held := c.held(0); held != 60 {
-		t.Errorf("the device holds %d MiB, want 60", held)
-	}
+	c.wantHeld(60)
 	late.want("map 3 60", ok)
 	late.wantUsed(60, 130)
-	late.want("release 3", ok)
-	late.want("unmap 3 60", ok)
+	late.do("release 3", "unmap 3 60")
 	late.wantUsed(0, 130)
 }
 

@@ -12,9 +12,7 @@ func TestLaunchesOfThreadsThatEnd(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{50, 100})
 	p := c.start()
-	p.want("stream 1", ok)
-	p.want("launch_by_threads 1 2 60 30", ok)
-	p.want("destroy_stream 1", ok)
+	p.do("stream 1", "launch_by_threads 1 2 60 30", "destroy_stream 1")
 	if used := c.usage().Devices[0]; used.Launches != 30*60 || used.Busy < 30*60*2*time.Microsecond*9/10 {
 		t.Errorf("%d launches and %v are charged, want %d and 3.6ms", used.Launches, used.Busy, 30*60)
 	}
@@ -26,16 +24,12 @@ func TestCapturesOfThreadsThatEnd(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{50, 100})
 	p := c.start()
-	p.want("stream 1", ok)
-	p.want("stream 2", ok)
+	p.do("stream 1", "stream 2")
 	for range 3 {
 		p.want("launch 1 20 30", ok) // that thread has an allowance on the stream
-		p.want("capture_by_threads 1 20 30", ok)
-		p.want("launch 2 20 30", ok)
-		p.want("graph 1 1", ok)
+		p.do("capture_by_threads 1 20 30", "launch 2 20 30", "graph 1 1")
 	}
-	p.want("destroy_stream 1", ok)
-	p.want("destroy_stream 2", ok)
+	p.do("destroy_stream 1", "destroy_stream 2")
 	if launches := c.usage().Devices[0].Launches; launches != 3*61 {
 		t.Errorf("%d launches are charged, want %d", launches, 3*61)
 	}

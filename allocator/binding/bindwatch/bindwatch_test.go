@@ -92,6 +92,22 @@ func TestUnclaimed(t *testing.T) {
 	}
 }
 
+// Nothing is said of a scheduler that has looked at the pod and has not refused it, nor of a pod
+// that is over; of one that shows what it showed at the gate it is.
+func TestUnclaimed_WhenItHasACondition(t *testing.T) {
+	for reason, events := range map[string]int{corev1.PodReasonSchedulingGated: 1, corev1.PodReasonSchedulerError: 1, "Undetermined": 0, "over": 0} {
+		f := newFixture(t, unclaimed, func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason}}
+			if reason == "over" {
+				p.Status.Phase = corev1.PodFailed
+			}
+		})
+		f.check(0)
+		f.check(RefusedGrace)
+		f.want(reason, true, true, events)
+	}
+}
+
 // One that a scheduler refuses in the end has the grace of a refused one.
 func TestUnclaimedThenRefused(t *testing.T) {
 	f := newFixture(t, unclaimed, controlled)
@@ -159,12 +175,19 @@ func TestSchedulerError(t *testing.T) {
 	f.want("after the grace", false, true, 1)
 }
 
-// A pod that waits for the pods that it preempts is not given up, however long they take to end.
+// A pod that waits for the pods that it preempts is not given up, however long they take to end;
+// when the scheduler withdraws the nomination its time begins.
 func TestPreempting(t *testing.T) {
-	f := newFixture(t, refused, func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" })
+	f := newFixture(t, refused, controlled, func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" })
 	f.check(0)
 	f.check(2 * RefusedHold)
 	f.want("after long", true, true, 0)
+	f.status(true, func(p *corev1.Pod) { p.Status.NominatedNodeName = "" })
+	f.check(0)
+	f.check(RefusedGrace - time.Second)
+	f.want("not nominated any more", true, true, 0)
+	f.check(time.Second)
+	f.want("not nominated for the grace", false, true, 1)
 }
 
 // Of a pod that is gone nothing is noted, whatever was seen of it last.

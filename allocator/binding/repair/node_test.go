@@ -163,15 +163,23 @@ func TestHealth(t *testing.T) {
 			ready(metav1.ConditionFalse)
 		}, corev1.ConditionFalse, "XID 48", []string{notify.ReasonUnhealthy}, 2},
 		{"well again", func() { ready(metav1.ConditionTrue) }, corev1.ConditionTrue, "well again", []string{notify.ReasonRecovered, notify.ReasonUnhealthy}, 3},
+		{"gone", func() { f.report(func(s *v1alpha1.SliceLedgerStatus) { s.Devices = s.Devices[1:] }) }, corev1.ConditionFalse, "node n does not see GPU-n-0",
+			[]string{notify.ReasonRecovered, notify.ReasonUnhealthy, notify.ReasonUnhealthy}, 4},
 	}
+	since := start
 	for _, s := range steps {
+		if before := healthOf(f.pod("p")); before == nil || before.Status != s.status {
+			since = f.clock.Now().Add(time.Minute)
+		}
 		s.do()
 		f.reconcile(time.Minute)
 		f.reconcile(time.Minute) // nothing has changed
 		var status corev1.ConditionStatus
 		var text string
 		if c := healthOf(f.pod("p")); c != nil {
-			status, text = c.Status, c.Message
+			if status, text = c.Status, c.Message; !c.LastTransitionTime.Time.Equal(since) {
+				t.Errorf("%s: since %v, want %v", s.name, c.LastTransitionTime, since)
+			}
 		}
 		once, _ := f.told()
 		if slices.Sort(once); status != s.status || !strings.Contains(text, s.text) || strings.Count(text, "XID") > 1 || !slices.Equal(once, s.events) || f.conditions != s.writes {

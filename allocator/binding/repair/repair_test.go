@@ -4,6 +4,7 @@ package repair
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -108,6 +109,7 @@ func TestReassign(t *testing.T) {
 		{"ill", ill, nil, second},
 		{"gone", gone, nil, second},
 		{"no failure", func(*v1alpha1.SliceLedger) {}, nil, first},
+		{"it may be on no other device", ill, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Annotations[v1alpha1.AnnotationGPUUUID] = first }, first},
 		{"both failed", func(l *v1alpha1.SliceLedger) {
 			ill(l)
 			l.Status.Devices[1].Healthy = false
@@ -197,6 +199,53 @@ func TestReassignFollowsCPUs(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A percentage that moves is one of the new device, also where that is smaller; the node compares
+// it with the pod's share.
+func TestReassign_WhenTheOtherDeviceIsSmaller(t *testing.T) {
+	for name, tt := range map[string]struct {
+		shares map[string]v1alpha1.Share
+		want   string
+	}{
+		"part":     {map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 50, MemPercent: 50}}, "c 50+495 limiter;"},
+		"odd part": {map[string]v1alpha1.Share{"c": {GPUs: 1, MemPercent: 33}}, "c 0+326 limiter;"},
+		"whole":    {map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 100, MemPercent: 100}}, "c 100+990 exclusive;"},
+		"fixed":    {map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 50, MemMiB: 500}}, "c 50+500 limiter;"},
+		"reused": {map[string]v1alpha1.Share{"a": {GPUs: 1, Core: 50, MemPercent: 50}, "c": {GPUs: 1, Core: 10, MemPercent: 10}},
+			"a 50+495 limiter reuses 10+99;c 10+99 limiter;"},
+		"no room": {map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 50, MemMiB: 995}}, ""},
+	} {
+		l := newLedger()
+		p := objects.WithUID(objects.Pod("p", tt.shares))
+		at := on{}
+		for ctr := range tt.shares {
+			at[ctr] = 0
+		}
+		objects.Grant(l, bound(p, l, at), at)
+		last := len(p.Spec.Containers) - 1
+		p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers[:last], p.Spec.Containers[last:]
+		failing(p)
+		l.Status.Devices[0].Healthy, l.Status.Devices[1].Mem = false, 990
+		f := newFixture(t, l, p)
+		f.reconcile(0)
+		got := ""
+		for _, d := range f.ledger().Spec.Devices {
+			for _, sl := range d.Slices {
+				if d.UUID != second {
+					continue
+				}
+				got += fmt.Sprintf("%s %d+%d %s", sl.Ctr, sl.Core, sl.Mem, sl.EffectiveMode())
+				if sl.ReuseCore > 0 {
+					got += fmt.Sprintf(" reuses %d+%d", sl.ReuseCore, sl.ReuseMem)
+				}
+				got += ";"
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
 	}
 }
 

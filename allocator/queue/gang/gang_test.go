@@ -76,8 +76,10 @@ func TestUpdate(t *testing.T) {
 			t.Errorf("%s concerns %v, want %d", step.what, got, step.want)
 		}
 	}
-	if n := len(gs.Delete(member("a", 2))); n != 1 || len(gs.members)+len(gs.of)+len(gs.seen)+len(gs.whole)+len(gs.split) > 0 {
-		t.Errorf("its deletion concerns %d, and something is kept", n)
+	g := gs.Gang(gs.Update(member("a", 2))[0])
+	n := len(gs.Delete(member("a", 2)))
+	if gs.Split(g); n != 1 || len(gs.members)+len(gs.of)+len(gs.seen)+len(gs.whole)+len(gs.split) > 0 {
+		t.Errorf("its deletion concerns %d, or something is kept of a gang that went while it was looked at", n)
 	}
 }
 

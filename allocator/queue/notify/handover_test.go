@@ -126,9 +126,10 @@ func TestOnce(t *testing.T) {
 		t.Errorf("%d events, %v", len(list.Items), err)
 	}
 	n, _, _ := newNotifier(c)
-	answer = apierrors.NewForbidden(corev1.Resource("events"), "", errors.New("no"))
-	if err := n.Once(t.Context(), named("p"), corev1.EventTypeNormal, ReasonMoved, "moved", "second"); err != nil {
-		t.Errorf("an event that is refused stops the change: %v", err)
+	for _, answer = range []error{apierrors.NewForbidden(corev1.Resource("events"), "", errors.New("no")), apierrors.NewInternalError(errors.New("no leader"))} {
+		if err := n.Once(t.Context(), named("p"), corev1.EventTypeNormal, ReasonMoved, "moved", "second"); err != nil {
+			t.Errorf("an event that is refused stops the change: %v", err)
+		}
 	}
 	answer = errors.New("connection refused")
 	if err := n.Once(t.Context(), named("p"), corev1.EventTypeNormal, ReasonMoved, "moved", "third"); err == nil {

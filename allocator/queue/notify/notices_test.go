@@ -40,3 +40,22 @@ func TestFlappingReasonsMakeNoStorm(t *testing.T) {
 		t.Errorf("another reason each second: %d events within an hour, %d remembered", told, len(n.by))
 	}
 }
+
+// Figures that change with every look make few events, fewer and fewer: a day of them makes about
+// as many as there are doublings of a minute, and then one an hour. A text that stays makes one.
+func TestNotices_WhenFiguresChange(t *testing.T) {
+	for figures, want := range map[int][2]int{1: {1, 1}, 2: {10, 35}} {
+		var n Notices
+		told := 0
+		for minute := range 24 * 60 {
+			text, now := fmt.Sprint("needs ", minute%figures), time.Unix(int64(minute)*60, 0)
+			if at, news := n.due("short", text); news && !now.Before(at) {
+				n.enter("short", text, now)
+				told++
+			}
+		}
+		if told < want[0] || told > want[1] {
+			t.Errorf("%d figures: %d events within a day, want %v", figures, told, want)
+		}
+	}
+}

@@ -5,41 +5,44 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
-CUresult cuCtxGetDevice(CUdevice *device) {
-    CUcontext ctx;
-    NEED(device);
-    CHECK(need_context(&ctx));
-    *device = ctx->ordinal;
-    return CUDA_SUCCESS;
-}
+// What the current context is asked and told; OF is of one that may be given.
+#define GET(name, type, fact)        \
+    CUresult name(type *answer) {    \
+        CUcontext ctx;               \
+        NEED(answer);                \
+        CHECK(need_context(&ctx));   \
+        *answer = (fact);            \
+        return CUDA_SUCCESS;         \
+    }
+#define SET(name, type, member)      \
+    CUresult name(type value) {      \
+        CUcontext ctx;               \
+        CHECK(need_context(&ctx));   \
+        ctx->member = value;         \
+        return CUDA_SUCCESS;         \
+    }
+#define OF(name, type, member)                     \
+    CUresult name(CUcontext ctx, type *answer) {   \
+        NEED(answer);                              \
+        if (!ctx) CHECK(need_context(&ctx));       \
+        *answer = ctx->member;                     \
+        return CUDA_SUCCESS;                       \
+    }
 
-CUresult cuCtxGetFlags(unsigned int *flags) {
-    CUcontext ctx;
-    NEED(flags);
-    CHECK(need_context(&ctx));
-    *flags = ctx->flags;
-    return CUDA_SUCCESS;
-}
+GET(cuCtxGetDevice, CUdevice, ctx->ordinal)
+GET(cuCtxGetFlags, unsigned int, ctx->flags)
+GET(cuCtxGetCacheConfig, CUfunc_cache, ctx->cache)
+SET(cuCtxSetCacheConfig, CUfunc_cache, cache)
+GET(cuCtxGetSharedMemConfig, CUsharedconfig, ctx->shared)
+SET(cuCtxSetSharedMemConfig, CUsharedconfig, shared)
+OF(cuCtxGetId, unsigned long long, id)
+OF(cuCtxGetApiVersion, unsigned int, api_version)
 
 CUresult cuCtxSetFlags(unsigned int flags) {
     CUcontext ctx;
     NEED(!(flags & ~(unsigned)CU_CTX_FLAGS_MASK));
     CHECK(need_context(&ctx));
     ctx->flags = flags;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetId(CUcontext ctx, unsigned long long *id) {
-    NEED(id);
-    if (!ctx) CHECK(need_context(&ctx));
-    *id = ctx->id;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version) {
-    NEED(version);
-    if (!ctx) CHECK(need_context(&ctx));
-    *version = ctx->api_version;
     return CUDA_SUCCESS;
 }
 
@@ -69,36 +72,6 @@ CUresult cuCtxGetLimit(size_t *value, CUlimit limit) {
     NEED(value && (unsigned)limit < CU_LIMIT_MAX);
     CHECK(need_context(&ctx));
     *value = ctx->limits[limit];
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetCacheConfig(CUfunc_cache *config) {
-    CUcontext ctx;
-    NEED(config);
-    CHECK(need_context(&ctx));
-    *config = ctx->cache;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
-    CUcontext ctx;
-    CHECK(need_context(&ctx));
-    ctx->cache = config;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetSharedMemConfig(CUsharedconfig *config) {
-    CUcontext ctx;
-    NEED(config);
-    CHECK(need_context(&ctx));
-    *config = ctx->shared;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
-    CUcontext ctx;
-    CHECK(need_context(&ctx));
-    ctx->shared = config;
     return CUDA_SUCCESS;
 }
 

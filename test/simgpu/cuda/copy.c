@@ -95,47 +95,21 @@ static CUresult to_peer(CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUco
     return on_device(to, from, n);
 }
 
-CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) {
-    NOW(n, copy_bytes(to, from, n));
-}
+// A copy that has happened when the call returns, and the same in a stream's order.
+#define COPY(name, v, copy, ...)                                       \
+    CUresult name##v(__VA_ARGS__, size_t n) { NOW(n, copy); }          \
+    CUresult name##Async##v(__VA_ARGS__, size_t n, CUstream stream) {  \
+        LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, n, copy);             \
+    }                                                                  \
+    PTDS(name##v);                                                     \
+    PTSZ(name##Async##v)
 
-CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t n) {
-    NOW(n, from_host(to, from, n));
-}
-
-CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t n) {
-    NOW(n, to_host(to, from, n));
-}
-
-CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t n) {
-    NOW(n, on_device(to, from, n));
-}
-
-CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx,
-                      size_t n) {
-    NOW(n, to_peer(to, to_ctx, from, from_ctx, n));
-}
-
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream) {
-    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, n, copy_bytes(to, from, n));
-}
-
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t n, CUstream stream) {
-    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, n, from_host(to, from, n));
-}
-
-CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t n, CUstream stream) {
-    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, n, to_host(to, from, n));
-}
-
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream) {
-    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, n, on_device(to, from, n));
-}
-
-CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx,
-                           size_t n, CUstream stream) {
-    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, n, to_peer(to, to_ctx, from, from_ctx, n));
-}
+COPY(cuMemcpy, , copy_bytes(to, from, n), CUdeviceptr to, CUdeviceptr from);
+COPY(cuMemcpyHtoD, _v2, from_host(to, from, n), CUdeviceptr to, const void *from);
+COPY(cuMemcpyDtoH, _v2, to_host(to, from, n), void *to, CUdeviceptr from);
+COPY(cuMemcpyDtoD, _v2, on_device(to, from, n), CUdeviceptr to, CUdeviceptr from);
+COPY(cuMemcpyPeer, , to_peer(to, to_ctx, from, from_ctx, n),
+     CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx);
 
 // fill writes height rows of width elements of size bytes each.
 CUresult fill_bytes(CUdeviceptr to, size_t pitch, unsigned value, unsigned size, size_t width,
@@ -183,16 +157,6 @@ FILL(8, unsigned char);
 FILL(16, unsigned short);
 FILL(32, unsigned int);
 
-PTDS(cuMemcpy);
-PTDS(cuMemcpyHtoD_v2);
-PTDS(cuMemcpyDtoH_v2);
-PTDS(cuMemcpyDtoD_v2);
-PTDS(cuMemcpyPeer);
-PTSZ(cuMemcpyAsync);
-PTSZ(cuMemcpyHtoDAsync_v2);
-PTSZ(cuMemcpyDtoHAsync_v2);
-PTSZ(cuMemcpyDtoDAsync_v2);
-PTSZ(cuMemcpyPeerAsync);
 
 // PyTorch does not allocate where the driver has none of it.
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t value,
@@ -202,9 +166,6 @@ CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t val
           fill_bytes(at, 0, value, sizeof value, 1, 1));
 }
 
-CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int flags) {
-    return cuStreamWriteValue32_v2(stream, at, value, flags);
-}
-
+SAME_CALL(cuStreamWriteValue32, cuStreamWriteValue32_v2);
 PTSZ(cuStreamWriteValue32);
 PTSZ(cuStreamWriteValue32_v2);

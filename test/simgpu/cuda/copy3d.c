@@ -80,42 +80,22 @@ static CUresult solid_peer(const CUDA_MEMCPY3D_PEER *c) {
     return rectangle(SIDE3(c, dst), SIDE3(c, src), c->WidthInBytes, c->Height, c->Depth);
 }
 
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *c) {
-    NEED(c);
-    NOW(c->WidthInBytes * c->Height, flat(c));
-}
+#define COPY(name, v, type, bytes, copy)                                \
+    CUresult name##v(const type *c) {                                   \
+        NEED(c);                                                        \
+        NOW(bytes, copy(c));                                            \
+    }                                                                   \
+    CUresult name##Async##v(const type *c, CUstream stream) {           \
+        NEED(c);                                                        \
+        LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, bytes, copy(c));       \
+    }                                                                   \
+    PTDS(name##v);                                                      \
+    PTSZ(name##Async##v)
 
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *c) { return cuMemcpy2D_v2(c); }
+COPY(cuMemcpy2D, _v2, CUDA_MEMCPY2D, c->WidthInBytes * c->Height, flat);
+COPY(cuMemcpy3D, _v2, CUDA_MEMCPY3D, c->WidthInBytes * c->Height * c->Depth, solid);
+COPY(cuMemcpy3DPeer, , CUDA_MEMCPY3D_PEER, c->WidthInBytes * c->Height * c->Depth, solid_peer);
 
-CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *c) {
-    NEED(c);
-    NOW(c->WidthInBytes * c->Height * c->Depth, solid(c));
-}
+SAME_CALL(cuMemcpy2DUnaligned_v2, cuMemcpy2D_v2);
 
-CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *c) {
-    NEED(c);
-    NOW(c->WidthInBytes * c->Height * c->Depth, solid_peer(c));
-}
-
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *c, CUstream stream) {
-    NEED(c);
-    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, c->WidthInBytes * c->Height, flat(c));
-}
-
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *c, CUstream stream) {
-    NEED(c);
-    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, c->WidthInBytes * c->Height * c->Depth, solid(c));
-}
-
-CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *c, CUstream stream) {
-    NEED(c);
-    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, c->WidthInBytes * c->Height * c->Depth, solid_peer(c));
-}
-
-PTSZ(cuMemcpy2DAsync_v2);
-PTSZ(cuMemcpy3DAsync_v2);
-PTSZ(cuMemcpy3DPeerAsync);
-PTDS(cuMemcpy2D_v2);
 PTDS(cuMemcpy2DUnaligned_v2);
-PTDS(cuMemcpy3D_v2);
-PTDS(cuMemcpy3DPeer);

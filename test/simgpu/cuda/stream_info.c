@@ -6,50 +6,26 @@
 
 #include <string.h>
 
-CUresult cuStreamGetPriority(CUstream stream, int *priority) {
-    CUstream s;
-    NEED(priority);
-    CHECK(context_stream(stream, &s));
-    *priority = s->priority;
-    return CUDA_SUCCESS;
-}
+#define GET(name, type, fact)                       \
+    CUresult name(CUstream stream, type *answer) {  \
+        CUstream s;                                 \
+        NEED(answer);                               \
+        CHECK(context_stream(stream, &s));          \
+        *answer = s->fact;                          \
+        return CUDA_SUCCESS;                        \
+    }                                               \
+    PTSZ(name)
 
-CUresult cuStreamGetFlags(CUstream stream, unsigned int *flags) {
-    CUstream s;
-    NEED(flags);
-    CHECK(context_stream(stream, &s));
-    *flags = s->flags;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetId(CUstream stream, unsigned long long *id) {
-    CUstream s;
-    NEED(id);
-    CHECK(context_stream(stream, &s));
-    *id = s->id;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx) {
-    CUstream s;
-    NEED(ctx);
-    CHECK(context_stream(stream, &s));
-    *ctx = s->ctx;
-    return CUDA_SUCCESS;
-}
+GET(cuStreamGetPriority, int, priority);
+GET(cuStreamGetFlags, unsigned int, flags);
+GET(cuStreamGetId, unsigned long long, id);
+GET(cuStreamGetCtx, CUcontext, ctx);
+GET(cuStreamGetDevice, CUdevice, ctx->ordinal);
 
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext *ctx, CUgreenCtx *green) {
     NEED(green);
     *green = NULL;
     return cuStreamGetCtx(stream, ctx);
-}
-
-CUresult cuStreamGetDevice(CUstream stream, CUdevice *device) {
-    CUstream s;
-    NEED(device);
-    CHECK(context_stream(stream, &s));
-    *device = s->ctx->ordinal;
-    return CUDA_SUCCESS;
 }
 
 CUresult cuStreamCopyAttributes(CUstream dst, CUstream src) {
@@ -78,12 +54,7 @@ CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID attr,
     return CUDA_SUCCESS;
 }
 
-PTSZ(cuStreamGetPriority);
-PTSZ(cuStreamGetFlags);
-PTSZ(cuStreamGetId);
-PTSZ(cuStreamGetCtx);
 PTSZ(cuStreamGetCtx_v2);
-PTSZ(cuStreamGetDevice);
 PTSZ(cuStreamCopyAttributes);
 PTSZ(cuStreamGetAttribute);
 PTSZ(cuStreamSetAttribute);

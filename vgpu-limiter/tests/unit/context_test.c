@@ -5,14 +5,10 @@
 // context, which has its handle, an array in it, which has an array's handle, and memory
 // under that: only what was the old context's is uncharged.
 
-#include "check.h"
-#include "memory/memory.h"
-
-#include <string.h>
+#include "driver.h"
 
 #define MIB (UINT64_C(1) << 20)
 
-static struct vgpu_process process;
 static char a_context, an_array;
 static bool destroyed; // by the driver
 static bool is_last;   // there is no other thread any more
@@ -24,11 +20,6 @@ static cu_result create_context(cu_ctx *ctx, unsigned flags, cu_device device) {
 static cu_result destroy_context(cu_ctx ctx) {
     destroyed = true;
     return ctx == (cu_ctx)(void *)&a_context ? CU_OK : CU_INVALID_VALUE;
-}
-static cu_result get_current(cu_ctx *ctx) { return create_context(ctx, 0, 0); }
-static cu_result get_device(cu_device *device) {
-    *device = 0;
-    return CU_OK;
 }
 static cu_result create_array(cu_array *array, const struct cu_array3d_desc *desc) {
     *array = (cu_array)(void *)&an_array;
@@ -45,14 +36,12 @@ static cu_result map_arrays(struct cu_array_map *list, unsigned count, cu_stream
 }
 
 static void stand_in(void) {
-    atomic_store(&vgpu_reals[VGPU_cuCtxCreate_v2], (void *)create_context);
-    atomic_store(&vgpu_reals[VGPU_cuCtxDestroy_v2], (void *)destroy_context);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetCurrent], (void *)get_current);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetDevice], (void *)get_device);
-    atomic_store(&vgpu_reals[VGPU_cuArray3DCreate_v2], (void *)create_array);
-    atomic_store(&vgpu_reals[VGPU_cuMemCreate], (void *)create);
-    atomic_store(&vgpu_reals[VGPU_cuMemRelease], (void *)release);
-    atomic_store(&vgpu_reals[VGPU_cuMemMapArrayAsync], (void *)map_arrays);
+    STAND_IN(cuCtxCreate_v2, create_context);
+    STAND_IN(cuCtxDestroy_v2, destroy_context);
+    STAND_IN(cuArray3DCreate_v2, create_array);
+    STAND_IN(cuMemCreate, create);
+    STAND_IN(cuMemRelease, release);
+    STAND_IN(cuMemMapArrayAsync, map_arrays);
 }
 
 // Maps this much memory under some of the array's tiles, to which nothing else refers
@@ -94,16 +83,9 @@ void vgpu_test_step(void) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc >= 2);
     stand_in();
-    CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
-    process.limits.device_count = 1;
-    process.limits.device[0].memory_bytes = 100 * MIB;
-    process.device_count = 1;
-    memset(process.index, -1, sizeof process.index);
-    process.index[0] = 0;
-    atomic_store(&process.attached, true);
-    atomic_store(&vgpu_process_page, &process);
+    current = (cu_ctx)(void *)&a_context;
+    attach(argc >= 2 ? argv[1] : NULL, 100 * MIB, 0);
 
     cu_ctx ctx = begin(1 * MIB, 2 * MIB);
     CHECK(vgpu_charged(&process, 0) == 3 * MIB);

@@ -3,14 +3,11 @@
 // module_test COUNTERS: what is asked for again, of the same handle in the same context,
 // isn't measured; what may load something is.
 
-#include "check.h"
-#include "memory/memory.h"
+#include "driver.h"
 
 #include <string.h>
 
-static struct vgpu_process process;
 static char contexts[2], a_module;
-static cu_ctx current;
 static int looks; // at the driver's free memory
 
 static cu_result create_context(cu_ctx *ctx, unsigned flags, cu_device device) {
@@ -19,14 +16,6 @@ static cu_result create_context(cu_ctx *ctx, unsigned flags, cu_device device) {
     return flags == 0 && device == 0 ? CU_OK : CU_INVALID_VALUE;
 }
 static cu_result destroy_context(cu_ctx ctx) { return ctx != NULL ? CU_OK : CU_INVALID_VALUE; }
-static cu_result get_current(cu_ctx *ctx) {
-    *ctx = current;
-    return CU_OK;
-}
-static cu_result get_device(cu_device *device) {
-    *device = 0;
-    return CU_OK;
-}
 static cu_result get_info(size_t *free_bytes, size_t *total) {
     looks++;
     *free_bytes = *total = 1 << 20;
@@ -57,25 +46,15 @@ static bool measures(cu_module module, const char *name, cu_result expected) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc >= 2);
-    atomic_store(&vgpu_reals[VGPU_cuCtxCreate_v2], (void *)create_context);
-    atomic_store(&vgpu_reals[VGPU_cuCtxDestroy_v2], (void *)destroy_context);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetCurrent], (void *)get_current);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetDevice], (void *)get_device);
-    atomic_store(&vgpu_reals[VGPU_cuMemGetInfo_v2], (void *)get_info);
-    atomic_store(&vgpu_reals[VGPU_cuModuleLoadData], (void *)load);
-    atomic_store(&vgpu_reals[VGPU_cuModuleUnload], (void *)unload);
-    atomic_store(&vgpu_reals[VGPU_cuModuleGetFunction], (void *)get_function);
-    atomic_store(&vgpu_reals[VGPU_cuModuleGetGlobal_v2], (void *)get_global);
-    CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
-    process.limits.device_count = 1;
-    process.limits.device[0].memory_bytes = 1 << 20;
-    process.device_count = 1;
+    STAND_IN(cuCtxCreate_v2, create_context);
+    STAND_IN(cuCtxDestroy_v2, destroy_context);
+    STAND_IN(cuMemGetInfo_v2, get_info);
+    STAND_IN(cuModuleLoadData, load);
+    STAND_IN(cuModuleUnload, unload);
+    STAND_IN(cuModuleGetFunction, get_function);
+    STAND_IN(cuModuleGetGlobal_v2, get_global);
     process.nvml.tries = 1000; // and isn't there
-    memset(process.index, -1, sizeof process.index);
-    process.index[0] = 0;
-    atomic_store(&process.attached, true);
-    atomic_store(&vgpu_process_page, &process);
+    attach(argc >= 2 ? argv[1] : NULL, 1 << 20, 0);
 
     cu_ctx first, second;
     cu_module module;

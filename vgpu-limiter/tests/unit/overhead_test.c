@@ -3,17 +3,14 @@
 // overhead_test COUNTERS: what another thread allocates and frees while NVML is asked is
 // never taken for a module's or a context's.
 
-#include "check.h"
-#include "memory/memory.h"
+#include "driver.h"
 
 #include <pthread.h>
 #include <semaphore.h>
-#include <string.h>
 
 #define MIB (UINT64_C(1) << 20)
 #define READINGS 16 // of which the least counts if something has come and gone in each
 
-static struct vgpu_process process;
 static char a_context;
 static uint64_t on_device;   // what the process has there
 static cu_ptr brief;         // the other thread's memory
@@ -21,14 +18,6 @@ static int readings;
 static void (*before)(void); // what that does just before NVML looks, and just after
 static void (*after)(void);
 
-static cu_result get_current(cu_ctx *ctx) {
-    *ctx = (cu_ctx)(void *)&a_context;
-    return CU_OK;
-}
-static cu_result get_device(cu_device *device) {
-    *device = 0;
-    return CU_OK;
-}
 static cu_result create_context(cu_ctx *ctx, unsigned flags, cu_device device) {
     static uintptr_t last = 1 << 20;
     *ctx = (cu_ctx)(last += 512);
@@ -77,6 +66,7 @@ static cu_result allocate_async(cu_ptr *ptr, size_t bytes, cu_stream stream) {
 }
 static void *uses_pool(void *unused) {
     cu_ptr ptr;
+    current = (cu_ctx)(void *)&a_context;
     CHECK(cuMemAllocAsync(&ptr, MIB, NULL) == CU_OK);
     return unused;
 }
@@ -154,29 +144,20 @@ static uint64_t charged(uint64_t others) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc >= 2);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetCurrent], (void *)get_current);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetDevice], (void *)get_device);
-    atomic_store(&vgpu_reals[VGPU_cuCtxCreate_v2], (void *)create_context);
-    atomic_store(&vgpu_reals[VGPU_cuMemAlloc_v2], (void *)allocate);
-    atomic_store(&vgpu_reals[VGPU_cuMemFree_v2], (void *)release);
-    atomic_store(&vgpu_reals[VGPU_cuMemAllocAsync], (void *)allocate_async);
-    atomic_store(&vgpu_reals[VGPU_cuDeviceGetMemPool], (void *)get_pool);
-    atomic_store(&vgpu_reals[VGPU_cuDeviceGetDefaultMemPool], (void *)get_pool);
-    atomic_store(&vgpu_reals[VGPU_cuMemPoolGetAttribute], (void *)get_reserved);
-    atomic_store(&vgpu_reals[VGPU_cuModuleLoadData], (void *)load);
-    atomic_store(&vgpu_reals[VGPU_cuModuleUnload], (void *)unload);
-    atomic_store(&vgpu_reals[VGPU_nvmlDeviceGetComputeRunningProcesses_v3], (void *)list);
-    CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
-    process.limits.device_count = 1;
-    process.limits.device[0].memory_bytes = 100 * MIB;
-    process.device_count = 1;
+    STAND_IN(cuCtxCreate_v2, create_context);
+    STAND_IN(cuMemAlloc_v2, allocate);
+    STAND_IN(cuMemFree_v2, release);
+    STAND_IN(cuMemAllocAsync, allocate_async);
+    STAND_IN(cuDeviceGetMemPool, get_pool);
+    STAND_IN(cuDeviceGetDefaultMemPool, get_pool);
+    STAND_IN(cuMemPoolGetAttribute, get_reserved);
+    STAND_IN(cuModuleLoadData, load);
+    STAND_IN(cuModuleUnload, unload);
+    STAND_IN(nvmlDeviceGetComputeRunningProcesses_v3, list);
     process.nvml.good = true;
     process.nvml.device[0] = (nv_device)(void *)&a_context;
-    memset(process.index, -1, sizeof process.index);
-    process.index[0] = 0;
-    atomic_store(&process.attached, true);
-    atomic_store(&vgpu_process_page, &process);
+    current = (cu_ctx)(void *)&a_context;
+    attach(argc >= 2 ? argv[1] : NULL, 100 * MIB, 0);
 
     CHECK(charged(0) == MIB && readings == 1);
     takes();

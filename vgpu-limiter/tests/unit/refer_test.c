@@ -4,28 +4,17 @@
 // again, are refused where there is no memory to remember them with: what nobody knows of
 // would keep memory that isn't charged.
 
-#include "check.h"
-#include "memory/memory.h"
+#include "driver.h"
 
-#include <string.h>
 #include <sys/resource.h>
 
 #define BYTES 4096
 #define HANDLES 64
 #define ADDRESS ((cu_ptr)1 << 32)
 
-static struct vgpu_process process;
 static char a_context;
 static int handles, opened; // that the driver has given out and not got back
 
-static cu_result get_current(cu_ctx *ctx) {
-    *ctx = (cu_ctx)(void *)&a_context;
-    return CU_OK;
-}
-static cu_result get_device(cu_device *device) {
-    *device = 0;
-    return CU_OK;
-}
 static cu_result create(cu_handle *handle, size_t bytes, const struct cu_alloc_prop *prop, unsigned long long flags) {
     *handle = 512;
     handles++;
@@ -115,26 +104,17 @@ static void opens_again(void) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc >= 2);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetCurrent], (void *)get_current);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetDevice], (void *)get_device);
-    atomic_store(&vgpu_reals[VGPU_cuMemCreate], (void *)create);
-    atomic_store(&vgpu_reals[VGPU_cuMemRelease], (void *)release);
-    atomic_store(&vgpu_reals[VGPU_cuMemRetainAllocationHandle], (void *)retain);
-    atomic_store(&vgpu_reals[VGPU_cuMemMap], (void *)map);
-    atomic_store(&vgpu_reals[VGPU_cuMemUnmap], (void *)unmap);
-    atomic_store(&vgpu_reals[VGPU_cuIpcOpenMemHandle_v2], (void *)open_handle);
-    atomic_store(&vgpu_reals[VGPU_cuIpcCloseMemHandle], (void *)close_handle);
-    atomic_store(&vgpu_reals[VGPU_cuMemGetAddressRange_v2], (void *)range);
-    atomic_store(&vgpu_reals[VGPU_cuPointerGetAttribute], (void *)attribute);
-    CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
-    process.limits.device_count = 1;
-    process.limits.device[0].memory_bytes = 1 << 20;
-    process.device_count = 1;
-    memset(process.index, -1, sizeof process.index);
-    process.index[0] = 0;
-    atomic_store(&process.attached, true);
-    atomic_store(&vgpu_process_page, &process);
+    STAND_IN(cuMemCreate, create);
+    STAND_IN(cuMemRelease, release);
+    STAND_IN(cuMemRetainAllocationHandle, retain);
+    STAND_IN(cuMemMap, map);
+    STAND_IN(cuMemUnmap, unmap);
+    STAND_IN(cuIpcOpenMemHandle_v2, open_handle);
+    STAND_IN(cuIpcCloseMemHandle, close_handle);
+    STAND_IN(cuMemGetAddressRange_v2, range);
+    STAND_IN(cuPointerGetAttribute, attribute);
+    current = (cu_ctx)(void *)&a_context;
+    attach(argc >= 2 ? argv[1] : NULL, 1 << 20, 0);
     makes_handles_anew();
     opens_again();
     return 0;

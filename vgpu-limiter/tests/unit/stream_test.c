@@ -6,11 +6,8 @@
 // ends while it may be captured; on a device with a clock of its own, which goes on by what the
 // test does.
 
-#include "check.h"
-#include "compute/destroyed_streams.h"
-#include "compute/throttle.h"
+#include "driver.h"
 
-#include <string.h>
 #include <time.h>
 
 #define LAUNCHES 4        // of a stream
@@ -18,7 +15,6 @@
 #define CALL_NS UINT64_C(1000)   // the call of a launch
 #define STOPPED_NS UINT64_C(200000)
 
-static struct vgpu_process process;
 static char a_context[16];
 static char streams[4][1024] __attribute__((aligned(1024))); // whose thread streams differ
 static uint64_t now = UINT64_C(1) << 50, idle;               // and when the device is through
@@ -43,15 +39,7 @@ int clock_nanosleep(clockid_t clock, int flags, const struct timespec *t, struct
 static cu_stream stream_of(int i) { return (cu_stream)(void *)(streams[i] + 16 * i); }
 static int number_of(cu_stream stream) { return (int)(((char *)(void *)stream - streams[0]) / 1024); }
 
-static cu_result get_current(cu_ctx *ctx) {
-    *ctx = (cu_ctx)(void *)a_context;
-    return CU_OK;
-}
 static cu_result push(cu_ctx ctx) { return ctx == (cu_ctx)(void *)a_context ? CU_OK : CU_INVALID_VALUE; }
-static cu_result get_device(cu_device *device) {
-    *device = 0;
-    return CU_OK;
-}
 static cu_result create_event(cu_event *event, unsigned flags) {
     *event = calloc(1, sizeof(uint64_t));
     return flags == 0 ? CU_OK : CU_INVALID_VALUE;
@@ -72,7 +60,6 @@ static cu_result elapsed(float *ms, cu_event from, cu_event to) {
     *ms = (float)((double)(int64_t)(*moment_of(to) - *moment_of(from)) / 1e6);
     return CU_OK;
 }
-static cu_result exchange_mode(int *mode) { return *mode >= 0 ? CU_OK : CU_INVALID_VALUE; }
 
 void vgpu_test_step(void) {}
 
@@ -110,27 +97,15 @@ static uint64_t streams_come_and_go(uint64_t key, int count, int at_once, uint64
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc >= 2);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetCurrent], (void *)get_current);
-    atomic_store(&vgpu_reals[VGPU_cuCtxPushCurrent_v2], (void *)push);
-    atomic_store(&vgpu_reals[VGPU_cuCtxPopCurrent_v2], (void *)get_current);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetDevice], (void *)get_device);
-    atomic_store(&vgpu_reals[VGPU_cuEventCreate], (void *)create_event);
-    atomic_store(&vgpu_reals[VGPU_cuEventDestroy_v2], (void *)destroy_event);
-    atomic_store(&vgpu_reals[VGPU_cuEventRecord], (void *)record);
-    atomic_store(&vgpu_reals[VGPU_cuEventQuery], (void *)query);
-    atomic_store(&vgpu_reals[VGPU_cuEventElapsedTime], (void *)elapsed);
-    atomic_store(&vgpu_reals[VGPU_cuThreadExchangeStreamCaptureMode], (void *)exchange_mode);
-    CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
-    process.limits.device_count = process.device_count = 1;
-    process.limits.device[0].core_percent = 90;
-    static const uint64_t limited = 1;
-    process.launches.limited = &limited;
-    process.launches.measures = true;
-    memset(process.index, -1, sizeof process.index);
-    process.index[0] = 0;
-    atomic_store(&process.attached, true);
-    atomic_store(&vgpu_process_page, &process);
+    STAND_IN(cuCtxPushCurrent_v2, push);
+    STAND_IN(cuCtxPopCurrent_v2, get_current);
+    STAND_IN(cuEventCreate, create_event);
+    STAND_IN(cuEventDestroy_v2, destroy_event);
+    STAND_IN(cuEventRecord, record);
+    STAND_IN(cuEventQuery, query);
+    STAND_IN(cuEventElapsedTime, elapsed);
+    current = (cu_ctx)(void *)a_context;
+    attach(argc >= 2 ? argv[1] : NULL, 0, 90);
 
     for (int at_once = 1; at_once <= 4; at_once *= 2) {
         uint64_t key = 1001 + 2 * (uint64_t)at_once;

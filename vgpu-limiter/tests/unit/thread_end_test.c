@@ -5,30 +5,18 @@
 // comes first, nothing is used that has been freed, as a sanitizer sees, and no thread waits
 // for ever that ends in a signal's handler.
 
-#include "check.h"
-#include "compute/throttle.h"
+#include "driver.h"
 
 #include <pthread.h>
-#include <string.h>
 #include <unistd.h>
 
 #define ROUNDS 3000
 #define KEY 12345u
 
-static struct vgpu_process process;
 static char contexts[ROUNDS + 1][16] __attribute__((aligned(16)));
 static char streams[2][1024] __attribute__((aligned(1024))); // that have the same thread stream
-static _Thread_local cu_ctx current;
 static pthread_barrier_t barrier;
 
-static cu_result get_current(cu_ctx *ctx) {
-    *ctx = current;
-    return CU_OK;
-}
-static cu_result get_device(cu_device *device) {
-    *device = 0;
-    return CU_OK;
-}
 static cu_result destroy(cu_ctx ctx) { return ctx != NULL ? CU_OK : CU_INVALID_VALUE; }
 
 void vgpu_test_step(void) {}
@@ -71,20 +59,8 @@ static void *is_interrupted(void *unused) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc >= 2);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetCurrent], (void *)get_current);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetDevice], (void *)get_device);
-    atomic_store(&vgpu_reals[VGPU_cuCtxDestroy_v2], (void *)destroy);
-    CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
-    process.limits.device_count = process.device_count = 1;
-    process.limits.device[0].core_percent = 30;
-    static const uint64_t limited = 1;
-    process.launches.limited = &limited;
-    process.launches.measures = true;
-    memset(process.index, -1, sizeof process.index);
-    process.index[0] = 0;
-    atomic_store(&process.attached, true);
-    atomic_store(&vgpu_process_page, &process);
+    STAND_IN(cuCtxDestroy_v2, destroy);
+    attach(argc >= 2 ? argv[1] : NULL, 0, 30);
     pthread_barrier_init(&barrier, NULL, 2);
 
     uint64_t *launched = &process.region.counters->header.device[0].launches;

@@ -4,25 +4,13 @@
 // was charged, of however many classes it is, and never more than it was allowed; and what is
 // neither known nor to be measured isn't launched.
 
-#include "check.h"
-#include "compute/throttle.h"
-#include "compute/timing.h"
+#include "driver.h"
 
-#include <string.h>
 
 #define CLASSES 200
 
-static struct vgpu_process process;
 static char a_context[16], an_event[16], a_stream[64] __attribute__((aligned(256))); // a thread stream each
 
-static cu_result get_current(cu_ctx *ctx) {
-    *ctx = (cu_ctx)(void *)a_context;
-    return CU_OK;
-}
-static cu_result get_device(cu_device *device) {
-    *device = 0;
-    return CU_OK;
-}
 static cu_result create_event(cu_event *event, unsigned flags) {
     *event = (cu_event)(void *)an_event;
     return flags == 0 ? CU_OK : CU_INVALID_VALUE;
@@ -35,7 +23,6 @@ static cu_result record(cu_event event, cu_stream stream) {
 }
 
 static cu_result query(cu_event event) { return event != NULL ? CU_NOT_READY : CU_INVALID_VALUE; }
-static cu_result exchange_mode(int *mode) { return *mode >= 0 ? CU_OK : CU_INVALID_VALUE; }
 
 void vgpu_test_step(void) {}
 
@@ -192,23 +179,11 @@ static void what_fails(void) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc >= 2);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetCurrent], (void *)get_current);
-    atomic_store(&vgpu_reals[VGPU_cuCtxGetDevice], (void *)get_device);
-    atomic_store(&vgpu_reals[VGPU_cuEventCreate], (void *)create_event);
-    atomic_store(&vgpu_reals[VGPU_cuEventRecord], (void *)record);
-    CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
-    atomic_store(&vgpu_reals[VGPU_cuEventQuery], (void *)query);
-    atomic_store(&vgpu_reals[VGPU_cuThreadExchangeStreamCaptureMode], (void *)exchange_mode);
-    process.limits.device_count = process.device_count = 1;
-    process.limits.device[0].core_percent = 30;
-    static const uint64_t limited = 1;
-    process.launches.limited = &limited;
-    process.launches.measures = true;
-    memset(process.index, -1, sizeof process.index);
-    process.index[0] = 0;
-    atomic_store(&process.attached, true);
-    atomic_store(&vgpu_process_page, &process);
+    STAND_IN(cuEventCreate, create_event);
+    STAND_IN(cuEventRecord, record);
+    STAND_IN(cuEventQuery, query);
+    current = (cu_ctx)(void *)a_context;
+    attach(argc >= 2 ? argv[1] : NULL, 0, 30);
 
     of_one_class();
     of_many_classes();
