@@ -241,8 +241,8 @@ generate: ## CRD and deepcopy from api/, plain manifests from the chart, the tab
 	deploy/render.sh deploy/manifests
 	CGO_ENABLED=0 go run ./docs/reference/gen docs/reference/*.md
 
-# Whose texts follow the rules in test/words/styles. Vale's parsers of programming languages,
-# which are C, see none of them: no time is spent on compiling them well.
+# The folders whose comments and messages follow the rules in test/words/styles. Vale's parsers
+# of programming languages, which are C, are not used: they are compiled without optimization.
 WORDS := allocator api cmd deploy nri-plugin vgpu-limiter webhook
 VALE  := CGO_CFLAGS="-O0 -w" CGO_CXXFLAGS="-O0 -w" go tool -n -modfile=test/words/tool/go.mod vale
 

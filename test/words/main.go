@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command words checks with vale what the Go files below some folders say to a reader: the
-// comments of exported names, and the messages of errors, events and logs. vale.ini beside it
-// names the rules. It exits with 1 if there are findings.
+// comments of exported names, and all string literals of several words, which are the messages
+// of errors, events and logs. The rules are in styles. It exits with 1 if there are findings.
 package main
 
 import (
@@ -69,9 +69,12 @@ type extractor struct {
 	lines []line
 }
 
+// plain takes out what opens a block of Markdown that ends lines or pages further down.
+var plain = strings.NewReplacer("<", "&lt;", "```", "`", "~~~", "", "\n", " ")
+
 func (x *extractor) add(text string, at token.Pos) {
 	p := x.files.Position(at)
-	x.lines = append(x.lines, line{text, fmt.Sprintf("%s:%d", p.Filename, p.Line)})
+	x.lines = append(x.lines, line{plain.Replace(text), fmt.Sprintf("%s:%d", p.Filename, p.Line)})
 }
 
 // paragraph adds text on its own.

@@ -31,7 +31,7 @@ type T struct {
 // F returns
 // an error.
 func F(pod string) error {
-	return fmt.Errorf("pod " + name("by name") + " of %s", ` + "`a node`" + `, "line\nbreak")
+	return fmt.Errorf("pod " + name("by name") + " of <%s>", ` + "`a node`" + `, "line\nbreak")
 }
 `
 
@@ -54,7 +54,7 @@ func TestExtract(t *testing.T) {
 	}
 	want := []string{
 		"1 Package p is read.", "6 Known is exported.", "7 two words", "13 Field has a rule.", "14 must be positive",
-		"15 more of it", "19 F returns", "20 an error.", "22 by name", "22 pod %s of %s", "22 a node",
+		"15 more of it", "19 F returns", "20 an error.", "22 by name", "22 pod %s of &lt;%s>", "22 a node",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
