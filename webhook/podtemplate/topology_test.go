@@ -34,7 +34,7 @@ func TestTopology(t *testing.T) {
 		"one GPU for all":           {wish: "nvlink", gpus: []string{"1", "1"}, annotations: map[string]string{api.AnnotationSameGPU: api.SameGPURequired}, warned: `"nvlink" has no effect`},
 		"too many together":         {wish: "numa:required", gpus: []string{"1", "1", "3"}, known: hgx, warned: "needs 5 GPUs of one NUMA node, and no node has more than 4: the pod waits"},
 		"several of one GPU":        {wish: "numa:required", gpus: []string{"1", "1"}, known: fleet.Size{GPUs: 8}, warned: "needs GPUs of one NUMA node, and no node's driver reports any: the pod waits"},
-		"more than a node may have": {wish: "numa:required", gpus: []string{"16", "16", "1"}, err: "need at least 33 GPUs, and a node has 32 at most: ask for less"},
+		"more than a node may have": {wish: "numa:required", gpus: []string{"16", "16", "1"}, err: "need at least 33 GPUs, and a node has 32 at most. Ask for less"},
 		"as many as it may":         {wish: "numa:required", gpus: []string{"16", "16"}},
 	} {
 		t.Run(name, func(t *testing.T) {
