@@ -162,7 +162,7 @@ func TestHealth(t *testing.T) {
 			device(true, "")()
 			ready(metav1.ConditionFalse)
 		}, corev1.ConditionFalse, "XID 48", []string{notify.ReasonUnhealthy}, 2},
-		{"well again", func() { ready(metav1.ConditionTrue) }, corev1.ConditionTrue, "well again", []string{notify.ReasonRecovered, notify.ReasonUnhealthy}, 3},
+		{"well again", func() { ready(metav1.ConditionTrue) }, corev1.ConditionTrue, "healthy again", []string{notify.ReasonRecovered, notify.ReasonUnhealthy}, 3},
 		{"gone", func() { f.report(func(s *v1alpha1.SliceLedgerStatus) { s.Devices = s.Devices[1:] }) }, corev1.ConditionFalse, "node n does not see GPU-n-0",
 			[]string{notify.ReasonRecovered, notify.ReasonUnhealthy, notify.ReasonUnhealthy}, 4},
 	}
@@ -208,7 +208,7 @@ func TestTopologyLost(t *testing.T) {
 	}{
 		{"linked", []v1alpha1.DeviceSet{"0-1"}, "", ""},
 		{"a link is down", nil, corev1.ConditionFalse, "it requires GPUs linked to each other by NVLink"},
-		{"linked again", []v1alpha1.DeviceSet{"0-1"}, corev1.ConditionTrue, "well again"},
+		{"linked again", []v1alpha1.DeviceSet{"0-1"}, corev1.ConditionTrue, "healthy again"},
 	} {
 		f.report(func(status *v1alpha1.SliceLedgerStatus) { status.Topology.NVLink = s.sets })
 		f.reconcile(time.Minute)
