@@ -241,14 +241,20 @@ generate: ## CRD and deepcopy from api/, plain manifests from the chart, the tab
 	deploy/render.sh deploy/manifests
 	CGO_ENABLED=0 go run ./docs/reference/gen docs/reference/*.md
 
+# Whose texts follow the rules in test/words/styles. Vale's parsers of programming languages,
+# which are C, see none of them: no time is spent on compiling them well.
+WORDS := allocator api cmd deploy nri-plugin vgpu-limiter webhook
+VALE  := CGO_CFLAGS="-O0 -w" CGO_CXXFLAGS="-O0 -w" go tool -n -modfile=test/words/tool/go.mod vale
+
 .PHONY: lint
-lint: deps ## gofmt, go.mod, go vet, staticcheck, shellcheck, generated code current
+lint: deps ## gofmt, go.mod, go vet, staticcheck, shellcheck, the words of comments and messages, generated code current
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run: gofmt -w on the files above"; exit 1; }
 	@go mod tidy -diff || { echo "run: go mod tidy"; exit 1; }
 	$(CGO) go vet -tags $(TAGS) ./...
 	$(CGO) go tool staticcheck -tags $(TAGS) ./...
 	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/clients/unpack test/cgroup2/unpack test/arm64/unpack test/e2e/upgrade/before test/flaky/gotest test/gpu/cluster/pod-run
 	@deploy/tools/helm lint --strict --quiet --namespace vernier-system deploy/chart
+	@VALE=$$($(VALE)) go run ./test/words $(WORDS)
 	@test/generated.sh
 
 .PHONY: clean

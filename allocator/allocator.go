@@ -108,7 +108,7 @@ func New(c Config) *Allocator {
 	return a
 }
 
-// Lead decides until ctx ends. What happened while another replica led is in the
+// Lead decides until ctx ends. The events of another leader's time are in the
 // caches: everything is looked at once.
 func (a *Allocator) Lead(ctx context.Context) error {
 	work := queue.NewWork(a.clock)

@@ -152,7 +152,7 @@ func TestWaitTellsNoForeignName(t *testing.T) {
 	s.vanish(s.get(own.Name))
 	s.work()
 	s.pass(time.Second)
-	if got := fmt.Sprint(s.told()); strings.Contains(got, "secret") || !strings.Contains(got, "a pod of another namespace is placed and not bound yet") {
+	if got := fmt.Sprint(s.told()); strings.Contains(got, "secret") || !strings.Contains(got, "waits for a pod of another namespace to bind") {
 		t.Errorf("told %s", got)
 	}
 }

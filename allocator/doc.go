@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package allocator owns one replica: its rooms, which hang together nowhere else (see
-// docs/architecture.md), the one worker that decides, and what of a look at a pod or a gang
-// concerns several of them.
+// docs/architecture.md), and the one worker that decides. It has the parts of a look at a pod or a gang
+// that concern several rooms.
 //
-// It decides which node and which devices a pod gets, and makes the two writes that make it
-// true: the grant in the node's SliceLedger, by compare-and-swap, and then one patch on the
+// It decides which node and which devices a pod gets, and makes two writes. The
+// grant goes into the node's SliceLedger, by compare-and-swap. Then one patch goes on the
 // pod: placement, node pin, gate off. It also takes slices out of ledgers again.
 //
-// It writes nothing of a ledger's status but whether the node agent is reachable, never
+// It writes nothing of a ledger's status but whether the node agent is reachable. It never
 // binds a pod, and never touches a pod that has another gate than ours left.
 //
 // One worker decides. Two replicas keep their caches warm and one leads; nothing
 // relies on there being one leader only. A grant is fenced by the ledger's
 // resourceVersion and the API server's sum rules, the patch by the pod's.
-// What a crash leaves between the two writes is a gated pod that holds slices:
+// A crash between the two writes leaves a gated pod that holds slices:
 // the next leader finishes it.
 //
 // Pods of a gang (packages gang and podgroup say which they are) are placed together or not at

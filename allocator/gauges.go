@@ -67,7 +67,7 @@ var (
 	memory = prometheus.NewDesc("vernier_allocator_memory_bytes",
 		"Memory of these GPUs.", []string{"model"}, nil)
 	grantedGPUs = prometheus.NewDesc("vernier_allocator_granted_gpus",
-		"Compute that is granted to pods of a namespace, in whole GPUs, by the GPUs' model; without a model on GPUs that their nodes do not see.", []string{"namespace", "model"}, nil)
+		"Compute that is granted to pods of a namespace, in whole GPUs, by the GPUs' model. It is without a model on GPUs that their nodes do not see.", []string{"namespace", "model"}, nil)
 	grantedMemory = prometheus.NewDesc("vernier_allocator_granted_memory_bytes",
 		"Memory of GPUs that is granted to pods of a namespace, by the GPUs' model.", []string{"namespace", "model"}, nil)
 	fragmentCore = prometheus.NewDesc("vernier_allocator_fragment_gpus",

@@ -77,7 +77,7 @@ func (o *Options) AddFlags(f *flag.FlagSet) {
 	o.Preemption, o.ReserveAfter, o.Lookahead = preemption.LowerPriority, 10*time.Minute, backfill.Lookahead
 	f.StringVar(&o.Page, "page-bind-address", ":8082", "host:port for the page that shows the fleet, 0 for none")
 	f.Var(&o.Preemption, "preemption", "LowerPriority evicts pods with slices for pods of higher priority that find no room; Never evicts none")
-	f.Var(&o.PriorityClasses, "priority-classes", "`names` of the PriorityClasses that count against pods of other namespaces, with commas between them, or * for all; a namespace is allowed more by its labels "+v1alpha1.LabelPriorityClassPrefix+"NAME="+v1alpha1.LabelPriorityClassEnabled)
+	f.Var(&o.PriorityClasses, "priority-classes", "`names` of the PriorityClasses that count against pods of other namespaces, with commas between them, or * for all. A namespace is allowed more by its labels "+v1alpha1.LabelPriorityClassPrefix+"NAME="+v1alpha1.LabelPriorityClassEnabled)
 	f.Var((*reserveAfter)(&o.ReserveAfter), "reserve-after", "how long the first pod that waits does so before room is kept for it, as a `duration`; 0s keeps none")
-	f.Var((*lookahead)(&o.Lookahead), "lookahead", "how far ahead room is planned, as a `duration` of a minute or more: a pod that ends or leaves later counts as staying, and a pod that is evicted has so long to end")
+	f.Var((*lookahead)(&o.Lookahead), "lookahead", "how far ahead room is planned, as a `duration` of a minute or more. A pod that ends or leaves later counts as staying, and a pod that is evicted has so long to end")
 }

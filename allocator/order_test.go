@@ -60,7 +60,7 @@ func TestOrderOfBinding(t *testing.T) {
 				t.Errorf("told at once: %q", got)
 			}
 			s.pass(time.Second)
-			if got := fmt.Sprint(s.told()); strings.Count(got, "pod ns/first is placed and not bound yet") != 2 {
+			if got := fmt.Sprint(s.told()); strings.Count(got, "waits for pod ns/first to bind") != 2 {
 				t.Errorf("told %s", got)
 			}
 			end(s, s.get("first"))

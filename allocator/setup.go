@@ -40,8 +40,8 @@ const requests = 16
 // same: only the pods that name one need them.
 const groupsPatience = 5 * time.Second
 
-// Setup puts an allocator on the manager: caches that are warm whether it leads
-// or not, the worker, which runs while it leads, and the page. ctx bounds them.
+// Setup puts an allocator on the manager: caches that are always warm,
+// the worker, which runs while it leads, and the page. The ctx bounds them.
 func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	return setup(ctx, mgr, o, clock.RealClock{}, &agents.Agents{})
 }

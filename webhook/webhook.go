@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package webhook owns the assembly of the admission webhook: the server, its
-// certificates and the handler. What it decides is in the packages below it.
+// certificates and the handler. Its decisions are in the packages below it.
 //
 // It never writes a pod, and holds no state that a restart would lose.
 package webhook
@@ -58,7 +58,7 @@ type Options struct {
 	// demand.ParseComputeShares reads them.
 	ComputeShares string
 	// AllowedHostPaths are the only folders of a node that pods with shares may mount,
-	// separated by commas; empty is all folders that do not open the node.
+	// separated by commas. Empty is all folders that do not open the node.
 	AllowedHostPaths string
 	// Clock for certificates; nil is the real one.
 	Clock clock.Clock

@@ -173,7 +173,7 @@ func testWarnedWorkloads(t *testing.T, cfg *rest.Config) {
 		want := []string{
 			path + `.metadata.annotations[vernier.dev/polcy]: pods are refused: Unsupported value: "vernier.dev/polcy"`,
 			path + ".spec.hostPID: pods are refused: Forbidden",
-			path + ".spec.containers[0].resources.limits[vernier.dev/gpu-core]: pods are refused: Invalid value: 101: more than 100 is spread over several GPUs, and this does not divide evenly over 2: ask for 100 or 102, or for 100 or less of one GPU",
+			path + ".spec.containers[0].resources.limits[vernier.dev/gpu-core]: pods are refused: Invalid value: 101: more than 100 is spread over several GPUs, and this does not divide evenly over 2. Ask for 100 or 102, or for 100 or less of one GPU",
 			path + ".spec.containers[0].env[NVIDIA_VISIBLE_DEVICES]: removed",
 		}
 		for _, what := range []string{"created", "updated"} {

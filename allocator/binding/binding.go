@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package binding owns the writes: grants into ledgers, by compare-and-swap; slices out of
-// them; and the patch that gives a pod its placement and takes its gate off. What a write
-// answers it hands to the event handlers before it returns, so that the next decision knows.
+// Package binding owns the writes. It writes grants into ledgers, by compare-and-swap, and takes slices out of
+// them. One patch gives a pod its placement and takes its gate off. It hands the answer of a write
+// to the event handlers before it returns, so that the next decision knows.
 //
 // It keeps nothing, and decides neither which node a pod gets nor when.
 package binding
@@ -121,7 +121,7 @@ func (b *Binder) DeleteAsSeen(ctx context.Context, pod *corev1.Pod) error {
 const EvictTimeout = 2 * time.Second
 
 // Evict asks the API server to end the very pod, by the eviction that its PodDisruptionBudget has
-// a say in. ok is false where it is not to be now: a budget or a webhook forbids it, several
+// a say in. The ok is false where it is not to be now. A budget or a webhook forbids it, several
 // budgets cover the pod, or its namespace is not ours any more. A dry run changes nothing. One
 // that is gone is no error.
 func (b *Binder) Evict(ctx context.Context, pod *corev1.Pod, grace *int64, dryRun bool) (ok bool, err error) {
@@ -151,7 +151,7 @@ func (b *Binder) Evict(ctx context.Context, pod *corev1.Pod, grace *int64, dryRu
 	}
 }
 
-// Nominate notes on the pod the node that others leave for it, empty for none: the scheduler keeps
+// Nominate notes on the pod the node that others leave for it, empty for none. The scheduler keeps
 // CPU and memory there from pods of no higher priority.
 func (b *Binder) Nominate(ctx context.Context, pod *corev1.Pod, node string) error {
 	if pod.Status.NominatedNodeName == node {

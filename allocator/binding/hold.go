@@ -17,9 +17,9 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// HoldFor is how long slices are held while the rest of a gang gets its own: far longer than
+// HoldFor is how long slices are held while the rest of a gang gets its own. It is far longer than
 // the writes take, and than a new leader needs to go on with them. A write that comes too late
-// is refused for the ledger's version and never for a clock; expiry is for holds that no
+// is refused for the ledger's version and never for a clock. Expiry is for holds that no
 // leader comes back to.
 const HoldFor = 30 * time.Second
 

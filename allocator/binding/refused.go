@@ -31,7 +31,7 @@ const (
 	FirstPause = 100 * time.Millisecond
 	LastPause  = 5 * time.Minute
 	// RetryAfterChange is how long after a refusal it is tried again at the earliest because
-	// something has changed: a tenant may change its pod all the time.
+	// something has changed. A tenant may change its pod all the time.
 	RetryAfterChange = 5 * time.Second
 	// maxAvoided bounds the nodes that a pod avoids since their ledgers were refused.
 	maxAvoided = 8
@@ -213,7 +213,7 @@ func (b *Binder) placementRefused(pod *corev1.Pod, write, node string, err error
 }
 
 // RetryText is what there is to do about a refusal.
-const RetryText = "It holds no slices, and is tried again when the pod, its namespace or an admission policy or webhook changes, at the latest after 5 minutes"
+const RetryText = "It holds no slices, and is tried again when the pod, its namespace or an admission policy or webhook changes. At the latest it is after 5 minutes"
 
 // attempt does a write of a pod's that others can refuse, and that is not its placement. What is
 // refused is no error, so that what else there is to do is done: the pod has an event after a few

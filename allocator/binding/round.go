@@ -15,14 +15,13 @@ import (
 )
 
 // Round is the pods that are placed together. They are decided one after the other, each on
-// what those before it leave; then each ledger that got grants is written once, all of them
+// what those before it leave. Then each ledger that got grants is written once, all of them
 // beside each other, and then the pods' patches are. A decision costs microseconds and a
-// request milliseconds, so what bounds the rate is how many requests there are and how many
-// of them are under way.
+// request milliseconds. So the number of requests, and of those under way, bounds the rate.
 //
-// A grant counts from the decision on, so that the next one does not take the same room, but
-// a pod is ungated only with what its ledger was seen to have. What of a round fails is
-// decided again.
+// A grant counts from the decision on, so that the next one does not take the same room. But
+// a pod is ungated only with what its ledger was seen to have. A decision that fails is
+// made again.
 type Round struct {
 	b *Binder
 	// drafts are the ledgers with the grants of this round, in order of the first

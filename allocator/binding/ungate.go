@@ -24,12 +24,12 @@ import (
 )
 
 // UngatePatch is the one write on a pod. It applies only to the very version of
-// the pod that was decided on, which has our gate as its only one: a selector or an
+// the pod that was decided on, which has our gate as its only one. A selector or an
 // affinity that was narrowed since can make the node wrong. It cannot be half
 // applied. Gated pods change rarely, so that a conflict is not the rule.
 //
-// It is a strategic merge, which the API server applies to the object as it has it:
-// of all ways to change a pod the one that costs it least. For a JSON patch it writes
+// It is a strategic merge, which the API server applies to the object as it has it.
+// Of all ways to change a pod this one costs it least. For a JSON patch it writes
 // the whole pod as JSON and reads it again.
 func UngatePatch(pod *corev1.Pod, placed *v1alpha1.Placement) ([]byte, error) {
 	document, err := placed.Encode()
@@ -54,8 +54,8 @@ func UngatePatch(pod *corev1.Pod, placed *v1alpha1.Placement) ([]byte, error) {
 // BindPatience is when an ungated pod is looked at again: as a rule the scheduler has bound it.
 const BindPatience = 10 * time.Second
 
-// Ungate writes what the node's ledger grants to the pod on the pod, and lets the
-// scheduler have it, as soon as the node is ready for it.
+// Ungate writes on the pod what the node's ledger grants it, and takes its
+// gate off, as soon as the node is ready.
 func (b *Binder) Ungate(ctx context.Context, pod *corev1.Pod, node string) error {
 	_, err := b.ungate(ctx, pod, node)
 	return err

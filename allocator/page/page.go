@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page owns the page that an allocator serves to people: the fleet as bars
-// per GPU with slices by owner, what is left between them, and the pods that wait.
+// Package page owns the page that an allocator serves to people. It shows the fleet as bars
+// per GPU with slices by owner, the room between them, and the pods that wait.
 //
-// It reads and changes nothing. Whoever may list ledgers may see it, and whoever may get
-// /metrics sees use beside it, by the API server's own word; it keeps nobody's token.
+// It reads and changes nothing. A user who may list ledgers may see it, and one who may get
+// /metrics sees use beside it. The API server decides that; it keeps nobody's token.
 package page
 
 import (

@@ -16,7 +16,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// Sources of the page. What they give is not changed.
+// Sources of the page. Their answers are not changed.
 type Sources struct {
 	Ledgers func(context.Context) ([]*v1alpha1.SliceLedger, error)
 	// Gated are the pods that may wait for us.

@@ -9,8 +9,8 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// Cut is a device in MIG mode: the kinds of instances that it can be cut into, by
-// what its driver says, and what lies on it. It never changes.
+// Cut is a device in MIG mode: the instances that it can be cut into, by
+// its driver, and those that lie on it. It never changes.
 type Cut struct {
 	// profiles, the one first that takes the least of the device.
 	profiles []v1alpha1.MIGProfile
@@ -85,7 +85,7 @@ func (c *Cut) size(need load) int32 {
 	return 0
 }
 
-// free tells whether an instance can be at the place: one that is there already, or
+// free reports whether an instance can be at the place: one that is there already, or
 // a new one.
 func (c *Cut) free(place v1alpha1.MIGPlace) bool {
 	if slices.Contains(c.idle, place) {
@@ -131,7 +131,7 @@ func (c *Cut) with(place v1alpha1.MIGPlace) *Cut {
 	}
 }
 
-// Equal tells whether two devices take the same slices at the same places.
+// Equal reports whether two devices take the same slices at the same places.
 func (c *Cut) Equal(d *Cut) bool {
 	if c == nil || d == nil {
 		return c == d

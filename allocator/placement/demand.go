@@ -32,7 +32,7 @@ type Container struct {
 	// everything else off its devices.
 	Mode v1alpha1.Mode
 	// Class is the GPUClass of which it asks for units, empty without one, and Models are the
-	// devices of that: it may use the ones that the pod may use as well.
+	// devices of that. It may use the ones that the pod may use too.
 	Class  string
 	Models v1alpha1.AllowList
 }
@@ -62,7 +62,7 @@ func (d *Demand) Devices() (sum float64) {
 }
 
 // Least is how much room the pod takes at the very least, in percent of a device and
-// whatever the devices are: what its containers ask for, without init containers,
+// whatever the devices are. It is what its containers ask for, without init containers,
 // which can live in the room of the others.
 func (d *Demand) Least() (sum int64) {
 	for i := range d.Containers {
@@ -73,17 +73,17 @@ func (d *Demand) Least() (sum int64) {
 	return sum
 }
 
-// Single tells whether the pod asks for a part of one device and nothing else.
+// Single reports whether the pod asks for a part of one device and nothing else.
 func (d *Demand) Single() bool { return len(d.Containers) == 1 && d.Containers[0].Share.GPUs == 1 }
 
-// MayCut tells whether a container of the pod may be on an instance of MIG, MustCut
+// MayCut reports whether a container of the pod may be on an instance of MIG, MustCut
 // whether one may be on nothing else.
 func (d *Demand) MayCut() bool {
 	return slices.ContainsFunc(d.Containers, func(c Container) bool { return c.mayCut() && c.Share.GPUs == 1 })
 }
 func (d *Demand) MustCut() bool { return d.asks(v1alpha1.ModeMIG) }
 
-// MPS tells whether the pod is to be on devices that MPS shares.
+// MPS reports whether the pod is to be on devices that MPS shares.
 func (d *Demand) MPS() bool { return d.asks(v1alpha1.ModeMPS) }
 
 func (d *Demand) asks(mode v1alpha1.Mode) bool {

@@ -5,10 +5,10 @@
 //
 // It turns a podrequest.Request and the GPUClasses into what a pod demands.
 //
-// It owns the arithmetic of a pod's phases (init containers, sidecars and
-// containers do not all run at the same time), the search for devices, the order
-// of preference among nodes, and the explanation when nothing fits.
+// It owns the arithmetic of a pod's phases, the search for devices, the order of
+// preference among nodes, and the explanation when nothing fits. A pod's init
+// containers, sidecars and containers do not all run at the same time.
 //
-// It never sees a Kubernetes object, a clock, a random number or the network: the
+// It never sees a Kubernetes object, a clock, a random number or the network. The
 // same input gives the same answer, in any order of nodes.
 package placement

@@ -28,7 +28,7 @@ func (n *Node) Device(uuid string) *Device {
 	return nil
 }
 
-// cut tells whether a device is in MIG mode.
+// cut reports whether a device is in MIG mode.
 func (n *Node) cut() bool {
 	return slices.ContainsFunc(n.Devices, func(d Device) bool { return d.Cut != nil })
 }
@@ -65,7 +65,7 @@ type load struct {
 func (l load) plus(m load) load { return load{l.core + m.core, l.mem + m.mem} }
 func (l load) most(m load) load { return load{max(l.core, m.core), max(l.mem, m.mem)} }
 
-// within tells whether l fits into the device's free room.
+// within reports whether l fits into the device's free room.
 func (l load) within(d *Device) bool { return l.core <= d.FreeCore && l.mem <= d.FreeMem }
 
 // share is a container's load on one device; false when it can never be a slice
@@ -96,7 +96,7 @@ func (c *Container) on(d *Device) (v1alpha1.Mode, bool) {
 	return c.Mode, c.Mode != v1alpha1.ModeMIG
 }
 
-// mayCut tells whether the container may be on an instance of MIG.
+// mayCut reports whether the container may be on an instance of MIG.
 func (c *Container) mayCut() bool { return c.Mode == v1alpha1.ModeMIG || c.Mode == v1alpha1.ModeAuto }
 
 // wholeDevice is the scale of leftover: each side of an empty device counts this.

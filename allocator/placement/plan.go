@@ -39,11 +39,11 @@ type Plan struct {
 	opened, touched, rest int64
 }
 
-// Cut tells whether some grants are instances of MIG.
+// Cut reports whether some grants are instances of MIG.
 func (p *Plan) Cut() bool { return p.cut > 0 }
 
 // Level is how near to each other the devices of a plan of the demand's are, by the levels that
-// the demand names; empty where it names none.
+// the demand names. It is empty where it names none.
 func (p *Plan) Level(d *Demand) v1alpha1.TopologyLevel {
 	if levels := d.Levels(); p.level < len(levels) {
 		return levels[p.level]

@@ -9,10 +9,10 @@ import (
 
 // Rank plans the demand on every node where it fits, best first.
 //
-// What the pod asked for comes first: the level of topology that it named before the next
+// The pod's wishes come first: the level of topology that it named before the next
 // lower one. Then what holds it best: a plan with instances of MIG before one
-// without. Then pack prefers the plan that takes the fewest devices of which nothing is granted, then
-// the one whose devices are left with least, then the fuller node; spread the opposite of each. Equal nodes are taken by name.
+// without. Then pack prefers the plan that takes the fewest empty devices, then
+// the one whose devices are left with least, then the fuller node. Policy spread prefers the opposite of each. Equal nodes are taken by name.
 func Rank(demand *Demand, nodes []*Node) []Plan {
 	var plans []Plan
 	for _, n := range nodes {

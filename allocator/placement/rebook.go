@@ -17,7 +17,7 @@ type Has struct {
 }
 
 // Rebook is the plan that puts every container on the devices that it already
-// has, however near they are to each other; false when those are not all there with the room.
+// has, however near they are to each other. It is false when those are not all there with the room.
 func Rebook(demand *Demand, node *Node, devices map[string][]Has) (Plan, bool) {
 	s := newSearch(demand, node)
 	// Those first that lie somewhere: the others find places beside them.
@@ -30,8 +30,8 @@ func Rebook(demand *Demand, node *Node, devices map[string][]Has) (Plan, bool) {
 	return s.plan(), true
 }
 
-// Refit is the plan that leaves the containers that have devices on them and finds
-// others for the rest, all as near each other as the demand says; false when that does not fit.
+// Refit is the plan that leaves containers on their devices and finds
+// others for the rest, all as near each other as the demand says. It is false when that does not fit.
 func Refit(demand *Demand, node *Node, devices map[string][]Has) (Plan, bool) {
 	return within(demand, node, func(s *search) bool { return s.refit(devices) })
 }

@@ -21,7 +21,7 @@ func DemandOf(r *podrequest.Request, known *classes.Set) (*Demand, error) {
 }
 
 // GrantedDemand is what a pod asks for to which devices have been granted, whatever has become of its
-// classes: on these its containers may be, in the modes that they were placed in.
+// classes. On these its containers may be, in the modes that they were placed in.
 func GrantedDemand(r *podrequest.Request) (*Demand, error) {
 	d, err := demandOf(r, func(class string) *classes.Class {
 		return &classes.Class{Name: class, Mode: v1alpha1.ModeAuto}

@@ -20,8 +20,8 @@ type Reserved struct {
 	LeavingSlots int
 }
 
-// Hide is the node as others may use it: of each device what is free, and no more than what is
-// left of it in the end: min(free, max(0, free + leaving - reserved)). Reserved places of a
+// Hide is the node as others may use it. Of each device that is what is free, and no more than is
+// left of it in the end. That is min(free, max(0, free + leaving - reserved)). Reserved places of a
 // device in MIG mode are taken.
 func (n *Node) Hide(reserved []Reserved) *Node {
 	seen := &Node{Name: n.Name, Devices: slices.Clone(n.Devices)}

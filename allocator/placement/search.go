@@ -58,7 +58,7 @@ func Fit(demand *Demand, node *Node) (Plan, bool) {
 	return plan, ok
 }
 
-// Fits tells whether the demand fits on the node.
+// Fits reports whether the demand fits on the node.
 func Fits(demand *Demand, node *Node) bool {
 	if !demand.MayFit(node) {
 		return false
@@ -71,7 +71,7 @@ func Fits(demand *Demand, node *Node) bool {
 	return ok
 }
 
-// MayFit reports whether each container by itself finds as many devices as it needs. Where
+// MayFit reports whether each container alone finds as many devices as it needs. Where
 // one does not, the pod does not fit; where all do, it still may not.
 func (d *Demand) MayFit(n *Node) bool {
 	if d.Topology.Required {
@@ -455,7 +455,7 @@ func (s *search) drop(i, d int) {
 	s.chosen[i] = s.chosen[i][:len(s.chosen[i])-1]
 }
 
-// alike tells whether two allowed devices are interchangeable for what is still
+// alike reports whether two allowed devices are interchangeable for what is still
 // to be placed: where one led nowhere the other will too.
 func (s *search) alike(a, b int) bool {
 	x, y := &s.node.Devices[a], &s.node.Devices[b]

@@ -16,7 +16,7 @@ type Shortfall struct {
 	Devices, Allowed int
 	// Models count them by model, where none is allowed.
 	Models map[string]int
-	// Container that fits nowhere; empty when each container fits by itself and
+	// Container that fits nowhere; empty when each container fits alone and
 	// only all together do not.
 	Container string
 	// Class is the container's, nil without one.
@@ -25,7 +25,7 @@ type Shortfall struct {
 	SameGPU bool
 	// Topology is the level of which the GPUs have to be, where the containers fit on a node
 	// but for that. Near are, by index, the GPUs of Node's set that comes closest, and Enough
-	// of them would do for Container; none where no node has a set of that level.
+	// of them would do for Container. There are none where no node has a set of that level.
 	Topology v1alpha1.TopologyLevel
 	Near     []int
 	// GPUs, Core and Mem are what it needs: that many devices with that much each,
@@ -44,7 +44,7 @@ type Shortfall struct {
 	LargestOn string
 }
 
-// Explain finds what keeps the demand from fitting on the nodes: the largest
+// Explain finds what keeps the demand from fitting on the nodes. It is the largest
 // container that fits nowhere, and the node and device that come closest to it.
 func Explain(demand *Demand, nodes []*Node) Shortfall {
 	var s Shortfall

@@ -105,7 +105,7 @@ func (p *Preemption) notStarting(pods []*corev1.Pod) string {
 }
 
 // Recheck ends the reservation of one of the first that wait where the scheduler would refuse its
-// pods although the others have left: what they select, or the nodes, may have changed. It looks once
+// pods although the others have left. Their selectors, or the nodes, may have changed. It looks once
 // in PassedOver. CPU and memory that are short may be those of pods that fill the room until then.
 func (p *Preemption) Recheck(ctx context.Context, w Waiter) error {
 	r, now := p.reservations.Of(w.Item), p.clock.Now()

@@ -63,8 +63,8 @@ func (e *endings) endOf(uid types.UID) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// ReserveHead reserves room for the first of the waiters, which are in order, and for each
-// other that may use none of the models of GPUs that those before it may use. One for which there
+// ReserveHead reserves room for the first of the waiters, which are in order. It does so for each
+// other that may use no model of GPU of those before it. One for which there
 // is none, even on an empty node, is passed over. The room is where it is free first, and it stays the
 // same until its owner starts.
 func (p *Preemption) ReserveHead(ctx context.Context, waiters func(yield func(Waiter) bool)) error {

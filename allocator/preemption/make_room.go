@@ -16,8 +16,8 @@ import (
 // nodes.
 const headsEvery = 5 * time.Second
 
-// MakeRoom is for pods that have found no room: others of lower priority are evicted for them,
-// or they are the first that wait and have done so for long. finish writes what was granted so
+// MakeRoom is for pods that have found no room. Others of lower priority are evicted for them,
+// or they are the first that wait and have done so for long. The finish writes what was granted so
 // far, before nodes are looked at.
 func (p *Preemption) MakeRoom(ctx context.Context, w Waiter, finish func()) error {
 	if err := p.Preempt(ctx, w, finish); err != nil {

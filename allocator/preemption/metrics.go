@@ -10,7 +10,7 @@ import (
 var (
 	attempts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "vernier_allocator_preemption_attempts_total",
-		Help: "Looks for pods with slices to evict for a pod or a gang, by result: evicts, waits (for pods that end already), forbidden (by a PodDisruptionBudget), nowhere.",
+		Help: "Searches for victims with slices for a pod or a gang, by result: evicts, waits (for pods that end), forbidden (by a PodDisruptionBudget), nowhere.",
 	}, []string{"result"})
 	victimsCount = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "vernier_allocator_preemption_victims",

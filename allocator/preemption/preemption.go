@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package preemption owns the choice of pods that others have to leave for: by eviction, where
-// they hold slices and have a lower priority (Preempt); by the scheduler, where they hold CPU
-// or memory (PostFilter, of package scheduling); or by themselves, for the first that waits
+// Package preemption owns the choice of pods that others have to leave for. They are evicted where
+// they hold slices and have a lower priority (Preempt). The scheduler evicts those that hold CPU
+// or memory (PostFilter, of package scheduling). For the first that waits they end as they come
 // (ReserveHead). It knows which pods were nominated, when it was tried last, and for which pods
-// it is not tried for a while. What it finds it reserves (package reservation).
+// it is not tried for a while. It reserves the room that it finds (package reservation).
 //
 // A Preemption may be used concurrently, Preempt and ReserveHead by the worker alone.
 package preemption
@@ -46,12 +46,12 @@ import (
 
 const (
 	// RetryAfter is how long a pod waits for at least before it is looked again whether
-	// the scheduler would preempt for it: that asks far more nodes than are asked otherwise.
+	// the scheduler would preempt for it. That asks far more nodes than are asked otherwise.
 	RetryAfter = 30 * time.Second
 	// MaxNodes is how many nodes are asked at a time.
 	MaxNodes = 100
 	// WorkerShare is the part of the worker's time that may go into looking for such
-	// nodes, one in so many: in a large cluster each look takes tens of milliseconds, and a
+	// nodes, one in so many. In a large cluster each look takes tens of milliseconds, and a
 	// thousand pods may wait for one. No other is placed in that time.
 	WorkerShare = 4
 	// failedBackoff is how long no pods like one go that was nominated in vain.
@@ -187,8 +187,8 @@ type attempt struct {
 	resumeIndex int
 }
 
-// PostFilter chooses the node on which the scheduler would do the least harm for the pod; nil
-// when there is none, or it is not to be asked now. later says that others have to be placed
+// PostFilter chooses the node on which the scheduler would do the least harm for the pod. It is nil
+// when there is none, or it is not to be asked now. The later says that others have to be placed
 // first. The pod is looked at again then.
 func (p *Preemption) PostFilter(ctx context.Context, pod scheduling.Request, seen func() []*placement.Node, cycle func() (*feasible.Cycle, error)) (best *scheduling.Candidate, later bool, err error) {
 	if p.policy == Never || !p.filters.MayPreempt(pod.Pod) || !p.Due(pod.Pod) {

@@ -13,8 +13,8 @@ import (
 
 // How long a pod waits for other pods to be bound, in all, over its whole life. When a pod
 // is bound is for its author to say: one whose schedulerName names no scheduler never is.
-// After that the others count as bound to the nodes that they are pinned to: the filters
-// count them there anyhow, and are told what they take of volumes and devices. If the
+// After that the others count as bound to the nodes that they are pinned to. The filters
+// count them there anyhow, and get what they take of volumes and devices. If the
 // scheduler then refuses the waiting pod, it is given up like any other that is refused.
 const (
 	// MaxWaitWithin is for pods of the same namespace: as long as a placed pod may be

@@ -10,7 +10,7 @@ import (
 
 // UnschedulableClasses remembers for which equivalence classes of pods no node had the
 // devices, until a device has more room. A burst of pods that don't fit is mostly of a few
-// classes: thousands of them then cost no more than one of each, and a pod that fits doesn't
+// classes. Thousands of them then cost no more than one of each, and a pod that fits doesn't
 // wait for them.
 type UnschedulableClasses struct {
 	mu    sync.Mutex

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package queue owns what is to be looked at and when: the work queue, which items are in
-// flight, which pods are unschedulable and what their owners were sent about it, which of
+// Package queue owns what is to be looked at and when. It has the work queue, the items in
+// flight, and the unschedulable pods with the events that their owners were sent. It knows which of
 // those are to be looked at again, and which wait for another pod to be bound.
 //
 // Updates of pods come from package eventhandlers, the rest from the one worker that pops

@@ -51,8 +51,8 @@ type unschedulablePod struct {
 // causeInvalid is the cause of a pod that asks for what cannot be.
 const causeInvalid = "invalid"
 
-// MarkUnschedulable notes that the pods fit nowhere, and sends their owners why. refused says
-// that there are devices, on nodes that the scheduler would refuse. cause is the message
+// MarkUnschedulable notes that the pods fit nowhere, and sends their owners why. The refused says
+// that there are devices, on nodes that the scheduler would refuse. The cause is the message
 // without figures: new figures are no news.
 func (q *Queue) MarkUnschedulable(pods []*corev1.Pod, refused bool, cause, message string) {
 	q.mu.Lock()
@@ -84,7 +84,7 @@ func (q *Queue) MarkUnschedulable(pods []*corev1.Pod, refused bool, cause, messa
 }
 
 // MarkNoVictims notes that pods of lower priority were looked for, for pods that wait for room, and
-// none are evicted; barred is why some may not be, empty where none would help.
+// none are evicted. The barred is why some may not be, empty where none would help.
 func (q *Queue) MarkNoVictims(pods []*corev1.Pod, barred string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -135,8 +135,8 @@ func (w *unschedulablePod) fullCause() string {
 }
 
 // ElsewherePatience is how long a pod may wait for something else than room before its owner
-// is told: as a rule the pods of a gang, their gates and their PodGroup come within moments
-// of each other, and a pod is bound within moments of its placement.
+// gets an event. As a rule the pods of a gang, their gates and their PodGroup come within moments
+// of each other. A pod is bound within moments of its placement.
 const ElsewherePatience = 5 * time.Second
 
 // MarkElsewhere notes that the pods wait for something else than room, and sends their owners
@@ -200,8 +200,8 @@ func (q *Queue) waits(pod *corev1.Pod, cause string) (w unschedulablePod, known 
 
 // StillUnschedulable reports whether all pods of the set wait, for devices or because they are
 // refused, and it was found out why a moment ago. A crowd that waits is looked at often, and
-// to find out what each lacks takes far longer than to see that it lacks something. What
-// there is to find out now is found out when that is due, though nothing happens then.
+// to find out what each lacks takes far longer than to see that it lacks something. A
+// new cause is found out when that is due, though nothing happens then.
 func (q *Queue) StillUnschedulable(set []*corev1.Pod, refused bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -247,7 +247,7 @@ func (q *Queue) Waiting() map[string]int {
 }
 
 // MoveToActive has the unschedulable pods looked at again that a change may help, and those
-// that may be found to be unschedulable this moment: items in flight were decided on what was
+// that may be found to be unschedulable this moment. Items in flight were decided on what was
 // before.
 func (q *Queue) MoveToActive(change cache.Scope) {
 	q.mu.Lock()
@@ -291,7 +291,7 @@ func (q *Queue) Moves() int {
 }
 
 // HighestWaiting is the highest precedence of the pods that wait for room, the lowest number where
-// none does, and the highest priority of those of each namespace there.
+// none does. It has the highest priority of those of each namespace, too.
 func (q *Queue) HighestWaiting() (highest int64, within map[string]int32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -316,8 +316,8 @@ func (q *Queue) HighestWaiting() (highest int64, within map[string]int32) {
 	return highest, within
 }
 
-// Precedence orders who waits: by priority across namespaces, then those first without whom a gang that runs is below
-// its minimum. pod is one of those of the priority.
+// Precedence orders the waiting pods: by priority across namespaces, then those first without which a gang that runs is below
+// its minimum. The pod is one of those of the priority.
 func (q *Queue) Precedence(p priority.Priority, pod *corev1.Pod) int64 {
 	if q.groups.Refills(pod) != nil {
 		return 2*int64(p.Across) + 1
@@ -341,7 +341,7 @@ type Rank struct {
 	Priority   priority.Priority
 }
 
-// OwnFirst reorders what is sorted by rank and age: what stands before an equal of its own
+// OwnFirst reorders what is sorted by rank and age. A pod before an equal of its own
 // namespace, of a higher priority there, goes right after the last of these. So a priority that
 // counts in one namespace only is heeded in it, and takes nobody else's place.
 func OwnFirst[T any](sorted []T, rankOf func(T) Rank) {
@@ -397,12 +397,12 @@ func (q *Queue) WaitingForRoom() (items []Item) {
 	return items
 }
 
-// MaxMoves are so few at a time that a pod that has just come is looked at in the next round
+// MaxMoves are so few at a time that a new pod is looked at in the next round
 // but one, however many wait.
 const MaxMoves = MaxRound / 2
 
 // ActivatePending appends the unschedulable pods that the item stands for to the pending
-// moves, oldest first, and puts the next of all pending moves on the queue. MovePending is to
+// moves, oldest first. It puts the next of all pending moves on the queue. MovePending is to
 // follow once these have been popped.
 func (q *Queue) ActivatePending(it Item) {
 	q.mu.Lock()

@@ -108,7 +108,7 @@ func (t *cycle) count(n int) error {
 }
 
 // MaxWords is how many of the nodes that lack CPU or memory are asked for the scheduler's
-// words: on a large cluster that is full it would be thousands for each pod that waits.
+// words. On a large cluster that is full it would be thousands for each pod that waits.
 const MaxWords = 100
 
 // explain finds out why the pod fits on no node. It asks the filters about nodes that lack

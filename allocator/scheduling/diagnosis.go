@@ -38,7 +38,7 @@ type Diagnosis struct {
 	// found out why a moment ago. Then nothing else is said.
 	Known bool
 	// Avoided is true where a node was left out for a moment, since the API server refused a write
-	// of its ledger: nobody is to leave for the pod.
+	// of its ledger. No pod is to leave for this one.
 	Avoided bool
 	// refused is how many nodes have the devices and the scheduler would not take,
 	// for reasons; unasked is how many of them lack CPU or memory and were not asked for

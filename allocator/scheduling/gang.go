@@ -32,7 +32,7 @@ type GangDiagnosis struct {
 	Why  *Diagnosis
 	Fits int
 	// Domain is the value of the group's labels on the nodes that this is of, those with most
-	// room; empty where the pods may be anywhere.
+	// room. It is empty where the pods may be anywhere.
 	Domain string
 }
 
@@ -177,7 +177,7 @@ func (s *Scheduler) tryOrder(ctx context.Context, item queue.Item, order []Reque
 }
 
 // NeverFits reports whether so many of the pods would not have their devices even if
-// nothing else were granted. It may say no where no node has the labels, and where that is hard to tell: pods that are
+// nothing else were granted. It may say no where no node has the labels, and where that is hard to tell. Pods that are
 // not alike can be arranged in many ways.
 func (s *Scheduler) NeverFits(asks []Request, need int, within Within) bool {
 	nodes := s.Cache.Index.Empty()

@@ -14,7 +14,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// MaxKinds bounds how many kinds of members a gang may have that is to start together: with
+// MaxKinds bounds how many kinds of members a gang may have that is to start together. With
 // each there are more orders to try, and each two of them are compared. Real
 // ones have two or three.
 const MaxKinds = 64
@@ -78,13 +78,13 @@ func termsOf(pod *corev1.Pod) string {
 }
 
 // CheckMembers reports, as an error that names the remedy, that the members are of more kinds
-// than those of a gang may be. least is the field that says how many start together.
+// than those of a gang may be. The least is the field that says how many start together.
 func CheckMembers(members []Request, least string) error {
 	if len(members) <= MaxKinds {
 		return nil
 	}
 	if n := len(kindsOf(members).example); n > MaxKinds {
-		return fmt.Errorf("%d pods that start together are of %d kinds, at most %d are placed together: make %s, requests, nodeSelector, affinity, topologySpreadConstraints and tolerations of more of them alike, or lower %s",
+		return fmt.Errorf("%d pods that start together are of %d kinds, at most %d are placed together. Make %s, requests, nodeSelector, affinity, topologySpreadConstraints and tolerations of more of them alike, or lower %s",
 			len(members), n, MaxKinds, v1alpha1.AnnotationShares, least)
 	}
 	return nil

@@ -62,7 +62,7 @@ func (r rank) compare(o rank) int {
 
 // InOrder yields the pods and gangs among the items of a round, and whether each is decided on in it.
 // It is not once the round is full or out of time, nor while a pod of a higher precedence waits
-// for room that has just come. Two are at least: the first of the order, and the one whose turn it is.
+// for new room. Two are at least: the first of the order, and the one whose turn it is.
 func (s *Scheduler) InOrder(items []queue.Item, due []int) iter.Seq2[int, bool] {
 	return func(yield func(int, bool) bool) {
 		outranked, until, late := s.outranked(), s.Clock.Now().Add(2*RoundTime), false

@@ -19,8 +19,8 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// PlacePod decides which slices a gated pod gets that is placed alone, or finds those that it has:
-// these are on their way in the round. Without room it returns the pod as one who waits for it.
+// PlacePod decides which slices a gated pod gets that is placed alone, or finds those that it has.
+// These are on their way in the round. Without room it returns the pod as one who waits for it.
 func (s *Scheduler) PlacePod(ctx context.Context, r *binding.Round, pod *corev1.Pod) (*binding.Pending, *Waiter, error) {
 	s.begin(r, pod)
 	if refused := s.Binder.Refused(pod); refused != "" {

@@ -61,10 +61,10 @@ type Request struct {
 	Demand *placement.Demand
 }
 
-// PostFilter looks for a node for a pod for which there are devices, on nodes that the filters
+// PostFilter looks for a node for a pod that finds devices on nodes that the filters
 // refuse, as the scheduler's plugins of that name do.
 type PostFilter interface {
-	// PostFilter returns nil without such a node. rooms are the nodes as the pod sees them.
+	// PostFilter returns nil without such a node. The rooms are the nodes as the pod sees them. The
 	// later reports that it is not to be asked now, and that the pod is looked at again.
 	PostFilter(ctx context.Context, pod Request, rooms func() []*placement.Node, cycle func() (*feasible.Cycle, error)) (best *Candidate, later bool, err error)
 	// Due reports whether a node may be asked to preempt for the pod now.

@@ -55,7 +55,7 @@ func (s *Scheduler) survey() error {
 }
 
 // Plans are the plans for what is asked for, the best first, each with the node as it was made
-// on, as far as the scheduler's filters are not asked.
+// on. The scheduler's filters are not asked.
 func (s *Scheduler) Plans(ask *ranking.Ask) (iter.Seq2[placement.Plan, *placement.Node], error) {
 	if err := s.survey(); err != nil {
 		return nil, err

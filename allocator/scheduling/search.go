@@ -36,7 +36,7 @@ const (
 	// than it may take at a time would keep it from its end for ever.
 	lastRestart = MaxRestarts + 4
 	// RestartPause is how long a search waits before it begins again, in times of what it
-	// may then take at a time: two thirds of the worker's time are for others.
+	// may then take at a time. Two thirds of the worker's time are for others.
 	RestartPause = 2
 )
 

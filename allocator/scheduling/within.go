@@ -40,7 +40,7 @@ type Domain struct {
 	free  int64
 }
 
-// Domains are those with rooms in them that the pods may go to, the fullest first; where members
+// Domains are those with rooms in them that the pods may go to, the fullest first. Where members
 // have nodes, the ones of these nodes as one. Without pods it is all with rooms.
 func (w Within) Domains(filters *feasible.Filters, pods []Request, rooms []*placement.Node) []Domain {
 	admits := func(string) bool { return true }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access owns who may read what the parts of Vernier serve over HTTP: the
-// bearers of tokens whom the API server, asked by TokenReview and
-// SubjectAccessReview, lets read the same from it.
+// Package access owns who may read what the parts of Vernier serve over HTTP. A
+// bearer of a token may read what the API server allows, asked by TokenReview and
+// SubjectAccessReview.
 //
 // It decides nothing itself and keeps nobody's token, only digests of those that
 // were accepted before.

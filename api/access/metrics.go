@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// Metrics has a manager serve its metrics at host:port, or not at all for "0": over
-// TLS, with a certificate that it makes for itself, to those who may get the API
+// Metrics has a manager serve its metrics at host:port, or not at all for "0". It
+// serves TLS with a self-signed certificate, to users who may get the API
 // server's own /metrics. That is what a Prometheus in the cluster may do already.
 //
 // controller-runtime has a filter that asks the same (metrics/filters). It brings
@@ -66,7 +66,7 @@ func (r *Review) filter(log logr.Logger, handler http.Handler) (http.Handler, er
 		case errors.Is(err, errBusy): // not logged: a flood would fill the log
 			http.Error(w, err.Error(), http.StatusTooManyRequests)
 		case errors.Is(err, ErrAway):
-			log.Error(err, "nobody can be let read")
+			log.Error(err, "cannot authenticate a metrics request")
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		case errors.Is(err, ErrForbidden):
 			http.Error(w, err.Error(), http.StatusForbidden)

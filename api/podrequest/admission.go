@@ -18,9 +18,9 @@ import (
 // container start without the plugins that it requires.
 const tolerateMissing = "tolerate-missing-plugins.noderesource.dev"
 
-// Check reads the annotations of a pod that asks for a share. gated tells
-// whether the pod has our gate: then its shares are the webhook's own, from an
-// earlier round of the same admission, and are not believed but written anew.
+// Check reads the annotations of a pod that asks for a share. gated reports
+// whether the pod has our gate. Then its shares are the webhook's own, from an
+// earlier round of the same admission, and are written again.
 func Check(annotations map[string]string, gated bool, path *field.Path) (Wishes, field.ErrorList) {
 	wishes := WishesOf(annotations)
 	var errs field.ErrorList
@@ -46,8 +46,8 @@ func Check(annotations map[string]string, gated bool, path *field.Path) (Wishes,
 	return wishes, errs
 }
 
-// Idle reads the annotations of a pod that asks for no share. Wishes have no effect, and one that
-// there is not is refused, as somebody may wait for what it was to do; so are the documents of a
+// Idle reads the annotations of a pod that asks for no share. Wishes have no effect, and an unknown one
+// is refused, as its author may wait for its effect. So are the documents of a
 // share. At most maxIdle are looked at, since such a pod may have any number of annotations.
 func Idle(annotations map[string]string, path *field.Path) (warnings []string, errs field.ErrorList) {
 	for _, key := range ours(annotations) {

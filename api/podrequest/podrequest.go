@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podrequest owns the reading of what a pod or a template asks Vernier for: the
-// resources of its containers, its annotations, its classes and its group. Webhook, allocator,
+// Package podrequest owns the reading of what a pod or a template asks for: container
+// resources, annotations, classes and group. Webhook, allocator,
 // node agent and kubectl plugin read these here.
 //
 // It never sees a node, and decides nothing.
@@ -94,7 +94,7 @@ func parseShares(text string) (map[string]v1alpha1.Share, error) {
 }
 
 // SharesOf, TopologyOf and ContainersOf read one thing of a pod, where many pods are read for it
-// alone. What cannot be read is zero.
+// alone. A field that cannot be read is zero.
 func SharesOf(pod *corev1.Pod) map[string]v1alpha1.Share {
 	shares, _ := parseShares(pod.Annotations[v1alpha1.AnnotationShares])
 	return shares
@@ -127,7 +127,7 @@ func Marked(pod *corev1.Pod) bool { return pod.Annotations[v1alpha1.AnnotationSh
 func Placed(pod *corev1.Pod) bool { return pod.Annotations[v1alpha1.AnnotationPlacement] != "" }
 
 // Misplaces reports whether the pod has a placement that does not have the container on the device.
-// It is searched, not decoded, which would be a tenth of the node agent's whole answer: the
+// It is searched, not decoded, which would be a tenth of the node agent's whole answer. The
 // document has one spelling, and any other has nothing on a device.
 func (r *Request) Misplaces(container, uuid string) bool {
 	_, placed, _ := strings.Cut(r.placement, `"`+container+`":{`)

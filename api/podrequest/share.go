@@ -89,7 +89,7 @@ func (w totals) share(limits *field.Path) (api.Share, field.ErrorList) {
 		bad := uneven(limits, api.ResourceCore, int64(w.core), gpus)
 		if w.gpus == 0 {
 			// Where the number of GPUs comes from is not in the manifest.
-			bad.Detail = fmt.Sprintf("more than %d is spread over several GPUs, and this does not divide evenly over %d: ask for %s, or for %d or less of one GPU",
+			bad.Detail = fmt.Sprintf("more than %d is spread over several GPUs, and this does not divide evenly over %d. Ask for %s, or for %d or less of one GPU",
 				api.WholeGPU, gpus, nearest(api.ResourceCore, int64(w.core), gpus), api.WholeGPU)
 		}
 		errs = append(errs, bad)

@@ -100,7 +100,7 @@ func TestRefused(t *testing.T) {
 		{requests: "gpu-cores=10", want: [][2]string{{"requests[vernier.dev/gpu-cores]", `"vernier.dev/gpu-core"`}}},
 		{requests: "gpu-core=10", want: [][2]string{{"requests[vernier.dev/gpu-core]", "move the line to limits"}}},
 		{limits: "gpu-core=10", requests: "gpu-core=5", want: [][2]string{{"requests[vernier.dev/gpu-core]", "must equal the limit 10"}}},
-		{limits: "gpu-core=151", want: [][2]string{{"limits[vernier.dev/gpu-core]", "more than 100 is spread over several GPUs, and this does not divide evenly over 2: ask for 150 or 152, or for 100 or less of one GPU"}}},
+		{limits: "gpu-core=151", want: [][2]string{{"limits[vernier.dev/gpu-core]", "more than 100 is spread over several GPUs, and this does not divide evenly over 2. Ask for 150 or 152, or for 100 or less of one GPU"}}},
 		{limits: "gpu-mem-mib=10Gi", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "this is MiB: write 10240"}}},
 		{limits: "gpu-mem-mib=1Ki", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "this is MiB: write 1"}}},
 		{limits: "gpu-mem-mib=10G", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "this is MiB, for so many bytes write 9537"}}},

@@ -33,8 +33,8 @@ func ClassOf(r corev1.ResourceRequirements, known *classes.Set) (class *classes.
 	return class
 }
 
-// ShareOfUnits is what a container asks for that has units of the class in its limits, and what that
-// amounts to in the other resources. expanded allows these in the limits, where an earlier round
+// ShareOfUnits is the share of a container with units of the class in its limits, and its
+// amounts in the other resources. expanded allows these in the limits, where an earlier round
 // of admission may have written them.
 func ShareOfUnits(r corev1.ResourceRequirements, class *classes.Class, expanded bool, path *field.Path) (api.Share, [3]Total, field.ErrorList) {
 	limits, name := path.Child("limits"), api.ClassResource(class.Name)

@@ -13,7 +13,7 @@ import (
 var userKeys = []string{api.AnnotationMode, api.AnnotationPolicy, api.AnnotationTopology,
 	api.AnnotationRDMA, api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID, api.AnnotationSameGPU}
 
-// Wishes are what a user's annotations say. What cannot be read is zero, and Err says why.
+// Wishes are what a user's annotations say. A field that cannot be read is zero, and Err says why.
 type Wishes struct {
 	Mode          api.Mode
 	Policy        api.Policy
@@ -84,7 +84,7 @@ func (w *Wishes) err(keys ...string) error {
 func (w *Wishes) Suits(container string, share api.Share) error {
 	switch {
 	case w.Mode == api.ModeExclusive && !share.Whole():
-		return fmt.Errorf("container %s asks for a part of a GPU: use auto or limiter, or ask for %s 100 per GPU, and as much %s or none",
+		return fmt.Errorf("container %s asks for a part of a GPU. Use auto or limiter, or ask for %s 100 per GPU, and as much %s or none",
 			container, api.ResourceCore, api.ResourceMemPercent)
 	case w.Mode.OneDevice() && share.GPUs > 1:
 		return fmt.Errorf("container %s asks for %d GPUs, and in mode %s a program sees one: ask for one GPU, or use auto",

@@ -11,8 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Is reports whether the error is a refusal: an answer that has nothing to do with who wrote
-// before, nor with how busy the API server is.
+// Is reports whether the error is a refusal: an answer that depends neither on earlier writes
+// nor on the load of the API server.
 func Is(err error) bool {
 	var answer apierrors.APIStatus
 	if !errors.As(err, &answer) {

@@ -13,7 +13,7 @@ import (
 const (
 	// MaxSchedulingTerms is a count, see CheckSchedulingTerms. The scheduler's filters
 	// compare each term of pods with every pod of the cluster, and each of nodes with every
-	// node, while nobody else is placed. Pods have ten as a rule.
+	// node. No other pod is placed meantime. Pods have ten as a rule.
 	MaxSchedulingTerms = 64
 	// MaxSchedulingBytes is the size of all these fields, as Kubernetes stores them: some
 	// five hundred node names. The allocator keeps them of every pod that waits.
@@ -21,9 +21,9 @@ const (
 )
 
 // CheckSchedulingTerms reports, as an error that names fields and remedy, that a pod says more
-// about where it goes than a pod with a share may. These count one each: nodeSelector's labels,
-// tolerations, the terms of node affinity, pod affinity and anti-affinity, topology spread
-// constraints, and the requirements in the terms and in the label selectors of all of them,
+// about its node than a pod with a share may. These count one each: nodeSelector's labels,
+// tolerations, topology spread constraints, and the terms of node affinity, pod affinity and anti-affinity. So do
+// the requirements in all terms and label selectors,
 // required or preferred.
 func CheckSchedulingTerms(pod *corev1.PodSpec) error {
 	terms, size := len(pod.NodeSelector)+len(pod.Tolerations), 0

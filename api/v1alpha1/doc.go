@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package v1alpha1 owns the vernier.dev API: the SliceLedger resource, the two
-// documents that travel in pod annotations, and every resource name, annotation
+// documents in pod annotations, and every resource name, annotation
 // key, label and gate. It is the only place where one of those is spelled.
 //
-// It never talks to a cluster, reads a clock or decides anything: it holds
+// It never talks to a cluster, reads a clock or decides anything. It holds
 // types, their arithmetic, and the parsing of what crosses a process boundary.
 //
 // +kubebuilder:object:generate=true

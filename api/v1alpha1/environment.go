@@ -41,7 +41,7 @@ func EnvRuleOf(name string, shared bool) EnvRule {
 }
 
 // ChoosesBeyond reports whether a value of EnvCUDADevices names a device that a container
-// does not have. uuids are those of its whole GPUs, or of the GPU of its one instance of MIG.
+// does not have. The uuids are those of its whole GPUs, or of the GPU of its one instance of MIG.
 func ChoosesBeyond(value string, uuids []string, mig bool) bool {
 	for name := range strings.SplitSeq(value, ",") {
 		name = strings.TrimSpace(name)

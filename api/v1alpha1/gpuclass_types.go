@@ -14,7 +14,7 @@ import (
 // MaxGPUClasses bounds the classes that count, the oldest first: each node advertises every one.
 const MaxGPUClasses = 64
 
-// GPUClass is a name for a share of a GPU of some models: with a class gold, a container asks
+// GPUClass is a name for a share of a GPU of some models. With a class gold, a container asks
 // for 2 units of it by the limit vernier.dev/gpu-gold: 2. Administrators make classes.
 //
 // A unit and its models are for good: pods of the class have what these say.
@@ -147,7 +147,7 @@ func gcd(a, b int64) int64 {
 }
 
 // On is how many units devices of these sizes have at most. Where a unit does not divide a GPU,
-// those that whole GPUs have together are more than the sum of what each has: 40 % are 2 units on
+// whole GPUs have more units together than the sum of what each has. 40 % are 2 units on
 // one GPU and 5 on two.
 func (u GPUUnit) On(mems ...MiB) (n int64) {
 	onOne := int64(WholeGPU / u.Core)

@@ -25,7 +25,7 @@ type MIGPlace struct {
 	Size int32 `json:"size"`
 }
 
-// Overlaps reports whether two instances would lie on a memory slice both.
+// Overlaps reports whether two instances would share a memory slice.
 func (p MIGPlace) Overlaps(q MIGPlace) bool {
 	return p.Start < q.Start+q.Size && q.Start < p.Start+p.Size
 }
@@ -57,14 +57,14 @@ func (p *MIGProfile) Place(start int32) MIGPlace {
 type MIGInstance struct {
 	MIGPlace `json:",inline"`
 	// UUID under which programs reach it; empty while it is not whole, or cut up
-	// further by whoever made it.
+	// further by its creator.
 	// +optional
 	UUID string `json:"uuid,omitempty"`
 	// Own: the node agent has made it, and destroys it when no slice is on it. Any
 	// other is used where it fits, and never destroyed.
 	// +optional
 	Own bool `json:"own,omitempty"`
-	// Reason of ill health, in words; empty while it is well. Nothing new is granted
+	// Reason why it is unhealthy, in words; empty while it is healthy. Nothing new is granted
 	// on an instance that is not.
 	// +optional
 	Reason string `json:"reason,omitempty"`

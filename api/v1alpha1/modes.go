@@ -33,7 +33,7 @@ func (m Mode) Placeable() bool {
 }
 
 // OneDevice reports whether a container in that mode can have slices of one device
-// only: a program sees one instance of MIG, and is a client of one MPS server.
+// only. A program sees one instance of MIG, and is a client of one MPS server.
 func (m Mode) OneDevice() bool { return m == ModeMIG || m == ModeMPS }
 
 // ParseMode reads the value of AnnotationMode; empty is auto.

@@ -60,7 +60,7 @@ func Ours[N ~string, V any](named map[N]V) (names []N) {
 	return names
 }
 
-// Asked returns the resources of ours of which a list has more than none, sorted: templates
+// Asked returns the resources of ours of which a list has more than none, sorted. Templates
 // leave zeros behind, and a LimitRange that gives nothing by default writes them.
 func Asked(list corev1.ResourceList) []corev1.ResourceName {
 	return slices.DeleteFunc(Ours(list), func(name corev1.ResourceName) bool {
@@ -88,12 +88,12 @@ const (
 	// AnnotationBurst is what may be used beyond the compute quota: none (when absent),
 	// or idle, the time that nobody else on the GPU wants.
 	AnnotationBurst = Prefix + "burst"
-	// AnnotationQoS is what the containers have of the node beside their slices:
-	// guaranteed (when absent), what they asked for, or opportunistic, what nobody else
-	// wants of its processors and memory.
+	// AnnotationQoS is what the containers have of the node beside their slices.
+	// guaranteed (when absent) is what they asked for. opportunistic is what others leave
+	// of its processors and memory.
 	AnnotationQoS = Prefix + "qos"
 	// AnnotationTopology is how near to each other the GPUs of the pod are: nvlink, pcie, numa
-	// or rdma, and with :required after it the pod waits for that. When
+	// or rdma. With :required after it the pod waits for that. When
 	// absent, anywhere on a node.
 	AnnotationTopology = Prefix + "topology"
 	// AnnotationRDMA is near where the containers with a share are given the device nodes of
@@ -130,8 +130,8 @@ const (
 	AnnotationCDIPrefix = "cdi.k8s.io/"
 )
 
-// PodConditionGPUHealthy is false on a pod while a device or a MIG instance that it has
-// slices of is ill or gone, or while its devices do not have the topology that it requires, and
+// PodConditionGPUHealthy is false on a pod while a device or MIG instance of its
+// slices is unhealthy or gone. It is false too while its devices lack the required topology. It is
 // true once that is over. Pods that were never concerned don't have it.
 const PodConditionGPUHealthy corev1.PodConditionType = Prefix + "gpu-healthy"
 
@@ -154,7 +154,7 @@ const (
 
 // LabelPriorityClassPrefix before the name of a PriorityClass is a label of a namespace. With value
 // LabelPriorityClassEnabled, pods with shares of the class count with its priority against pods of
-// other namespaces too, and may be of a class whose name begins with system-. Only who may create
+// other namespaces too. They may be of a class whose name begins with system-. Only who may create
 // PriorityClasses may change such labels.
 const (
 	LabelPriorityClassPrefix  = "priority-class.vernier.dev/"
@@ -167,7 +167,7 @@ const (
 	LabelGPUNodeTrue = "true"
 )
 
-// LabelMIGMode on a node, with value LabelMIGModeEnabled: its GPUs are put into MIG mode
+// LabelMIGMode on a node, with value LabelMIGModeEnabled. Its GPUs are put into MIG mode
 // as soon as nothing is on them, where that takes no reset.
 const (
 	LabelMIGMode        = Prefix + "mig-mode"
@@ -229,7 +229,7 @@ const (
 	// MaxSlicesPerDevice bounds the slices of a device; with MaxDevices it keeps
 	// the rules of the CRD within the API server's cost budget.
 	MaxSlicesPerDevice = 256
-	// MaxMPSSlices bounds those of a device in mode mps: an MPS server takes 48
+	// MaxMPSSlices bounds those of a device in mode mps. An MPS server takes 48
 	// clients on every GPU since Volta, and each slice is at least one.
 	MaxMPSSlices = 48
 )

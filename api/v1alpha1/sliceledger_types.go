@@ -10,17 +10,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// SliceLedger is the book of one GPU node: what has been granted on each of its
-// devices (spec, written by the allocator by compare-and-swap, but for the cordons,
-// which people write) and what the node sees and did (status, written by the node
-// agent). It is named after the node.
+// SliceLedger is the ledger of one GPU node. Its spec is what has been granted on each device. The
+// allocator writes it by compare-and-swap, but for the cordons,
+// which people write. Its status is what the node sees and did, and the node
+// agent writes it. It is named after the node.
 //
-// The rules below check sums: whoever writes the spec, the API server refuses
-// slices whose amounts, less what they declare as reused, add up to more than their
-// device. Whether a declared reuse is true is not checked there, that would cost the
-// square of the slices; the node agent adds up what really runs. Nor can the writer of
-// the spec make a device larger than the node says: it is entered with the size in the
-// status, and keeps it, or a smaller one, as long as it stands there.
+// The rules below check sums for every writer of the spec. The API server refuses
+// slices whose amounts, less the declared reuse, add up to more than their
+// device. Whether a declared reuse is true is not checked there: that would cost the
+// square of the slices. The node agent adds up what really runs. Nor can the writer of
+// the spec make a device larger than the node says. It is entered with the size in the
+// status, and keeps it, or a smaller one.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.devices) || [has(oldSelf.spec) && has(oldSelf.spec.devices) ? oldSelf.spec.devices.map(o, [dyn(o.uuid), dyn(o.mem), dyn(o.core)]) : []].all(was, self.spec.devices.map(d, [dyn(d.uuid), dyn(d.mem), dyn(d.core)]).all(d, was.exists(o, o[0] == d[0] && d[1] <= o[1] && d[2] <= o[2]) || has(self.status) && has(self.status.devices) && d[2] == 100 && self.status.devices.exists(s, s.uuid == d[0] && s.mem == d[1])))",message="a device that is new or larger must be as in status.devices: with its uuid, its mem, and 100 as core",fieldPath=".spec.devices"
 // +kubebuilder:object:root=true
@@ -79,7 +79,7 @@ type SliceLedgerSpec struct {
 	Cordons []Cordon `json:"cordons,omitempty"`
 }
 
-// Cordon keeps new slices off a device. What is granted there already stays, and may
+// Cordon keeps new slices off a device. A slice granted there already stays, and may
 // start. It is of one piece of hardware: a device that takes the place of a cordoned
 // one has another UUID.
 type Cordon struct {
@@ -123,7 +123,7 @@ func (s *SliceLedgerSpec) Cordon(uuid string) *Cordon {
 
 // Hold keeps slices of a gang's pods on this node while the gang's other pods get
 // theirs. The slices stand among the devices' others and are counted like them, by
-// the rules too, so that nobody else can be given their room. What is held is not
+// the rules too, so that nobody else can be given their room. A held amount is not
 // granted: after Until the slices are taken back, and with the entry gone they are
 // the pods'.
 type Hold struct {
@@ -132,7 +132,7 @@ type Hold struct {
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=400
 	Owner string `json:"owner"`
-	// Until is when the hold ends by itself.
+	// Until is when the hold expires.
 	Until metav1.Time `json:"until"`
 	// Pods are the UIDs of the pods whose slices are held.
 	// +listType=atomic
@@ -200,7 +200,7 @@ type Slice struct {
 	// +kubebuilder:validation:Minimum=1
 	Mem MiB `json:"mem"`
 	// ReuseCore is the part of Core that other slices of the same pod on this
-	// device already count, because they never run at the same time: init
+	// device already count. They never run at the same time: init
 	// containers run before the containers.
 	// +optional
 	ReuseCore Percent `json:"reuseCore,omitempty"`
@@ -244,7 +244,7 @@ type SliceLedgerStatus struct {
 	// +optional
 	Slices []SliceStatus `json:"slices,omitempty"`
 	// Released are UIDs of pods whose containers are gone from this node and
-	// will never be started by it again: the allocator may take their slices
+	// will never be started by it again. The allocator may take their slices
 	// back. An entry goes once no slice of the pod is in the spec.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8192
@@ -280,9 +280,9 @@ const ConditionAgentReachable = "AgentReachable"
 // because somebody has edited it. The node agent writes it when it first comes to that.
 const ConditionDrifted = "Drifted"
 
-// Readiness is the condition that says whether slices are granted on the node, and why not:
+// Readiness is the condition that says whether slices are granted on the node. It is
 // Ready, or AgentReachable where that is false alone; nil when nothing was said. Where both
-// are false it is Ready with the words of both: the agent's pod is not ready either while
+// are false it is Ready with the messages of both. The agent's pod is not ready either while
 // the agent says that its driver fails.
 func (s *SliceLedgerStatus) Readiness() *metav1.Condition {
 	ready := meta.FindStatusCondition(s.Conditions, ConditionReady)
@@ -328,8 +328,8 @@ type DriverStatus struct {
 	// MPSReason says why not.
 	// +optional
 	MPSReason string `json:"mpsReason,omitempty"`
-	// GDR is how RDMA devices reach the memory of the GPUs (GPUDirect RDMA): dmabuf, by the
-	// kernel's own buffers, peermem, by NVIDIA's kernel module, or none.
+	// GDR is how RDMA devices reach the memory of the GPUs (GPUDirect RDMA): dmabuf (the
+	// kernel's own buffers), peermem (NVIDIA's kernel module), or none.
 	// +kubebuilder:validation:Enum=dmabuf;peermem;none
 	// +optional
 	GDR GDRState `json:"gdr,omitempty"`
@@ -391,7 +391,7 @@ type DeviceStatus struct {
 	// +optional
 	NUMA *int32 `json:"numa,omitempty"`
 	// NICs are the RDMA devices nearest to it that have a port which is up, by the kernel's
-	// names such as mlx5_0: those behind the same PCIe switch, else those of the same NUMA node.
+	// names such as mlx5_0. Nearest are those behind the same PCIe switch, else those of the same NUMA node.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=63
@@ -417,7 +417,7 @@ type DeviceStatus struct {
 	MPS bool `json:"mps,omitempty"`
 	// Healthy is false after a critical error; Reason says which.
 	Healthy bool `json:"healthy"`
-	// Reason of ill health, or why a healthy device takes no slices, in words.
+	// Reason why it is unhealthy, or why a healthy device takes no slices, in words.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 }
@@ -475,8 +475,8 @@ type SliceStatus struct {
 	// Note says why nothing stronger is in force.
 	// +optional
 	Note string `json:"note,omitempty"`
-	// Aligned reports whether the CPUs that the container is held to, by the kubelet (CPU
-	// manager policy static) or by the node agent, are all of the device's NUMA node. Absent
+	// Aligned reports whether the CPUs that the container is held to
+	// are all of the device's NUMA node. The kubelet (CPU manager policy static) or the node agent holds it. Absent
 	// where it is held to none, or the device has no NUMA node.
 	// +optional
 	Aligned *bool `json:"aligned,omitempty"`

@@ -158,8 +158,8 @@ func (s DeviceSet) mask() (mask uint32, err error) {
 	return mask, nil
 }
 
-// TopologyStatus is which of the node's devices are near each other, as sets of positions in
-// status.devices. A level of which the driver says nothing has no sets. A device without
+// TopologyStatus says which of the node's devices are near each other, as sets of positions in the
+// list of devices. A level of which the driver says nothing has no sets. A device without
 // neighbours is in a set of NUMA, if it has a node, and in none of PCIe and NVLink.
 type TopologyStatus struct {
 	// NUMA are the devices of each NUMA node.

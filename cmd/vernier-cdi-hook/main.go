@@ -7,8 +7,8 @@
 //
 // The runtime waits for each hook of a container's start, and most of a hook's
 // time is its program's own start. The hooks themselves are those of the NVIDIA
-// Container Toolkit, unchanged: the container's state comes on standard input, a
-// hook that fails ends the rest and the start, one that this version does not know
+// Container Toolkit, unchanged. The container's state comes on standard input. A
+// hook that fails ends the rest and the start. One that this version does not know
 // is a warning.
 package main
 

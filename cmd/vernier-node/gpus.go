@@ -68,7 +68,7 @@ func (o *options) tryHook(hook string) error {
 		try.SysProcAttr = &syscall.SysProcAttr{Chroot: o.driverRoot}
 	}
 	if said, err := try.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s does not run on the node: %w: %s; it needs glibc 2.34 or newer there: update the node, or set --cdi-hook to one that was built for it", hook, err, bytes.TrimSpace(said))
+		return fmt.Errorf("%s does not run on the node: %w: %s. It needs glibc 2.34 or newer there: update the node, or set --cdi-hook to one that was built for it", hook, err, bytes.TrimSpace(said))
 	}
 	return nil
 }

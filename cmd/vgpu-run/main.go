@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command vgpu-run runs one command within a share of a GPU, without Kubernetes:
-// under libvgpu.so, with the same limits and counters that the node agent gives a
+// Command vgpu-run runs one command within a share of a GPU, without Kubernetes. It runs
+// under libvgpu.so, with the limits and counters that the node agent gives a
 // container.
 //
-// It is four processes, all of this program: the one that was called, which
-// waits and reports; for a moment, one that asks the driver for its devices; while
-// it shares out the devices' time, one that asks NVML how busy each process is; and
-// one that puts the limiter's files into a mount namespace of its own and then
+// It is four processes, all of this program. The one that was called
+// waits and reports. For a moment, one asks the driver for its devices. While
+// it shares out the devices' time, one asks NVML how busy each process is. One
+// puts the limiter's files into a mount namespace of its own and then
 // becomes the command.
 package main
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command images packs the OCI images of Vernier's parts from the final stages of
-// the Dockerfile, without a container engine: it takes the programs from the
+// the Dockerfile, without a container engine. It takes the programs from the
 // folder where `make programs` put them, and of the C library what this machine
 // has. The same files make the same bytes.
 //
-// With several architectures an archive has an image for each, under one name, and whoever
-// pulls it gets the one for the node.
+// With several architectures an archive has an image for each, under one name, and a
+// pull gets the one for the node.
 //
 // It builds no program, runs nothing, downloads nothing and pushes nothing. It
 // understands the few instructions that the final stages need, and refuses others

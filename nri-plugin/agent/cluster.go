@@ -175,8 +175,8 @@ func (r reporter) warnOf(c mode.Container, reason, message string) {
 	r.Warn(hooks.PodRef{Namespace: namespace, Name: name, UID: c.Pod, Container: c.Name}, reason, "container "+c.Name+": "+message)
 }
 
-// Warn writes a warning about a pod's container, which it names as the kubelet does: two
-// containers' warnings of one reason are two events, and not the first one's twice. The
+// Warn writes a warning about a pod's container, which it names as the kubelet does. Warnings of two
+// containers for one reason are two events, and not the first one's twice. The
 // recorder queues it.
 func (r reporter) Warn(pod hooks.PodRef, reason, message string) {
 	r.Eventf(&corev1.ObjectReference{

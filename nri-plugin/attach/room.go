@@ -44,7 +44,7 @@ func (t *ContainerTable) room(e Entry) error {
 			continue
 		}
 		delete(holdings, e.Pod)
-		return fmt.Errorf("device %s has no room for its %d %% of compute and %d MiB: of %d %% and %d MiB, %s; it is tried again as they end; if it stays, delete the pod so that it is placed again",
+		return fmt.Errorf("device %s has no room for its %d %% of compute and %d MiB: of %d %% and %d MiB, %s. It is tried again as they end. If it stays, delete the pod so that it is placed again",
 			want.UUID, want.Core, want.Mem, v1alpha1.WholeGPU, want.DeviceMem, describe(holdings))
 	}
 	return nil
@@ -60,11 +60,11 @@ func (t *ContainerTable) apart(e Entry, want ledger.Grant) error {
 		}
 		for _, g := range other.Grants {
 			if g.UUID == want.UUID && (g.Mode == v1alpha1.ModeMPS) != (want.Mode == v1alpha1.ModeMPS) {
-				return fmt.Errorf("container %s of pod %s is on device %s in mode %s, which a slice in mode %s can't be beside; it is tried again as it ends; if it stays, delete the pod so that it is placed again",
+				return fmt.Errorf("container %s of pod %s is on device %s in mode %s, which a slice in mode %s can't be beside. It is tried again as it ends. If it stays, delete the pod so that it is placed again",
 					other.Name, other.Owner, g.UUID, g.Mode, want.Mode)
 			}
 			if g.UUID == want.UUID && g.MIG.Overlaps(want.MIG) {
-				return fmt.Errorf("container %s of pod %s has the MIG instance at %d on device %s; it is tried again as it ends; if it stays, delete the pod so that it is placed again",
+				return fmt.Errorf("container %s of pod %s has the MIG instance at %d on device %s. It is tried again as it ends. If it stays, delete the pod so that it is placed again",
 					other.Name, other.Owner, g.MIG.Start, g.UUID)
 			}
 		}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package attach owns the table of containers that hold slices at the runtime
-// right now, the sum of what they hold of each device, and the fence that keeps a
-// pod whose slices are being given back from starting another. All are under one
+// now, and the sum of what they hold of each device. Its fence keeps a
+// pod whose slices are being given back from starting another container. All are under one
 // lock: between the last look at the table and the fence, or the entry, no
 // container can slip in.
 //
@@ -46,9 +46,9 @@ type Entry struct {
 	Status []v1alpha1.SliceStatus
 }
 
-// ContainerTable of the containers that hold slices. What is set is called outside the
+// ContainerTable of the containers that hold slices. Fields that are set are called outside the
 // lock: Changed after every change with the pod's UID, Ended with every
-// container that is struck out.
+// container that is removed.
 type ContainerTable struct {
 	Changed func(types.UID)
 	Ended   func(mode.Container)
@@ -146,7 +146,7 @@ func (t *ContainerTable) Unobserved() []Entry {
 	return slices.DeleteFunc(t.All(), func(e Entry) bool { return e.PID == 0 || e.Status != nil })
 }
 
-// Detach strikes a container out. An unknown id is no error: the runtime reports
+// Detach removes a container. An unknown id is no error: the runtime reports
 // the end of a container more than once.
 func (t *ContainerTable) Detach(id string) {
 	t.mu.Lock()
@@ -158,7 +158,7 @@ func (t *ContainerTable) Detach(id string) {
 	}
 }
 
-// DetachSandbox strikes out every container of a sandbox: the runtime ends a
+// DetachSandbox removes every container of a sandbox. The runtime ends a
 // sandbox only after its containers, so one that is still entered was never
 // created or its end was not reported.
 func (t *ContainerTable) DetachSandbox(sandbox string) {

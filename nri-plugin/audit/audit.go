@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit owns the look at who really uses the node's GPUs: it compares the
-// driver's own list of processes with the containers that hold slices and with
-// what the limiter has let in, and reports every process that no limit holds. And it
+// Package audit owns the look at the processes that really use the node's GPUs. It compares the
+// driver's own list with the containers that hold slices and with
+// what the limiter has let in. It reports every process that no limit holds. And it
 // looks for processes that hold a descriptor of a GPU of which they have no slice. Sampler says
 // to the turns how much of a GPU processes have had that have none.
 //
@@ -30,7 +30,7 @@ import (
 )
 
 // ReasonProcess is the reason of the event: a process uses a device past the
-// limits of its container, or its container has none to use it by.
+// limits of its container, or its container has none.
 const ReasonProcess = "UnenforcedProcess"
 
 const (
@@ -273,7 +273,7 @@ func (a *Auditor) tell(u user, did string) {
 	if len(u.entry.Grants) == 0 {
 		message += fmt.Sprintf("the container has no slice; delete the pod and ask for %s", v1alpha1.ResourceCore)
 	} else {
-		message += "it passes by the limiter, as programs do that are linked statically, built on musl, started by a loader of their own, or linked with the driver and with that in LD_PRELOAD; build it for glibc, link it dynamically and leave LD_PRELOAD to others, or give the pod whole devices"
+		message += "it passes by the limiter. Programs do that are linked statically, built on musl, started by a loader of their own, or linked with the driver in LD_PRELOAD. Build it for glibc, link it dynamically and leave LD_PRELOAD to others, or give the pod whole devices"
 	}
 	a.Log.Info("unenforced process", "pod", u.holder.Pod.Namespace+"/"+u.holder.Pod.Name, "container", u.holder.Name, "process", u.String(), "device", u.uuid)
 	a.Report.Warn(u.holder.Pod.Of(u.holder.Name), ReasonProcess, message+did)

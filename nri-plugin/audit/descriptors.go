@@ -73,9 +73,9 @@ type reading struct {
 // LookAtDescriptors looks once for processes that hold a GPU without a slice of it.
 //
 // It opens nothing of a container's and asks no file system, for one can be the tenant's
-// and never answer; links' texts are not looked at, for paths are the tenant's too. It
+// and never answer. Links' texts are not looked at, for paths are the tenant's too. It
 // sees descriptors that a process has at that time, not those under way in a socket, nor
-// what is left of one as a mapping.
+// the mapping of one.
 func (a *Auditor) LookAtDescriptors() {
 	r := &a.round
 	if r.readings == nil {
@@ -114,7 +114,7 @@ func (a *Auditor) LookAtDescriptors() {
 }
 
 // Held are the processes that hold a device without a slice of it, those of one container
-// and device together; and the containers of which one look does not see all descriptors.
+// and device together. With them are the containers of which one look does not see all descriptors.
 func (a *Auditor) Held() (held []Finding, unread []hooks.Holder) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
-// Sampler asks NVML what each process has of the GPUs on which containers have turns, so
-// that none of them is charged with the time of processes that have no turns. All fields
+// Sampler asks NVML what each process has of the GPUs on which containers have turns. So
+// none is charged with the time of processes without turns. All fields
 // are required.
 type Sampler struct {
 	Devices interface {

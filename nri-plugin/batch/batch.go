@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package batch owns the host's side of opportunistic containers (annotation
-// vernier.dev/qos): little weight, memory that is taken back first, and a cap on the
-// processor time that all of a node's use together, which follows what everybody
-// else uses.
+// vernier.dev/qos): little weight, memory that is reclaimed first, and a cap on
+// processor time. The cap holds for all of a node's together, and follows what all
+// others use.
 //
 // It only ever takes away: no container gets more than the pod's own limit, and
 // none that is not opportunistic is touched. It never writes to a cgroup; the
@@ -70,7 +70,7 @@ func (q Quota) of(m MilliCPU) Quota {
 // its first instruction on.
 //
 // The kernel's cpu.idle would weigh even less than the smallest weight, and is left
-// alone: a group that has it refuses every weight, and runc writes one with each
+// alone. A group that has it refuses every weight, and runc writes one with each
 // update, the kubelet's own included.
 func (k *Keeper) Adjust(c *api.Container, adjust *api.ContainerAdjustment) {
 	own := c.GetLinux().GetResources()
@@ -105,8 +105,8 @@ func (k *Keeper) highOf(r *api.LinuxResources) string {
 	return strconv.FormatInt(high, 10)
 }
 
-// Resized keeps to it what somebody else, as the kubelet, sets on a running
-// container: r has what is to change. nil where nothing of it is ours.
+// Resized keeps to it what another writer, as the kubelet, sets on a running
+// container. The r has what is to change. It is nil where nothing of it is ours.
 func (k *Keeper) Resized(c Container, r *api.LinuxResources) *api.ContainerUpdate {
 	u := &api.ContainerUpdate{ContainerId: c.ID}
 	if r.GetCpu().GetShares().GetValue() != 0 {

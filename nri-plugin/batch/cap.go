@@ -32,11 +32,11 @@ const (
 
 // Cap is the processor time that all opportunistic containers of a node may use
 // together. It follows what the others leave: down at once, up when it has lasted,
-// and not for less than a step, because every change is a call of the runtime for
+// and not for less than a step. Every change is a call of the runtime for
 // each container. The zero value has seen nothing.
 type Cap struct {
 	// Share of the node's processors that the containers and everybody else may use
-	// together. What is left of them is the others' headroom.
+	// together. The rest of them is the others' headroom.
 	Share v1alpha1.Percent
 
 	now, lowest MilliCPU

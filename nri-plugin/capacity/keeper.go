@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package capacity owns what the node's capacity says of vernier.dev resources:
-// it is what the scheduler, quotas and autoscalers count, and it is put back at
+// Package capacity owns what the node's capacity says of vernier.dev resources.
+// The scheduler, quotas and autoscalers count it, and it is restored at
 // once when a kubelet's restart takes it away.
 //
 // It touches no other resource, and the capacity decides nothing: the ledger does.
@@ -39,8 +39,8 @@ const (
 
 // Counted are the devices that make the capacity: those of which slices may be given,
 // and every other that has slices. Pods ask for what they were given, whatever became
-// of the device: were it not counted, a kubelet that starts over would end running
-// pods, on the node's other devices too (OutOfvernier.dev/gpu-core), and the scheduler
+// of the device. Were it not counted, a kubelet that starts over would end running
+// pods, on the node's other devices too (OutOfvernier.dev/gpu-core). The scheduler would
 // keep new ones off devices that are free.
 func Counted(now *device.Snapshot, granted *ledger.Index) []v1alpha1.DeviceStatus {
 	counted := now.Usable()
@@ -84,7 +84,7 @@ func Of(devices []v1alpha1.DeviceStatus) corev1.ResourceList {
 }
 
 // Units is how many units of each class the devices amount to. It is never less than what the
-// node's pods ask for, those of a class that was deleted included: a kubelet that starts over
+// node's pods ask for, those of a class that was deleted included. A kubelet that starts over
 // beside a lower number would end them.
 func Units(devices []v1alpha1.DeviceStatus, known map[string]*classes.Class, pods []corev1.Pod) corev1.ResourceList {
 	units := corev1.ResourceList{}
@@ -128,8 +128,8 @@ type Keeper struct {
 	// Cached reads the watched node; Live writes.
 	Cached client.Reader
 	Live   client.Client
-	// Counted are the devices; known is false until there has been a first look at
-	// them and at their slices, before which the capacity is left as it is. So it is until
+	// Counted are the devices. The known is false until there has been a first look at
+	// them and at their slices. Before it the capacity is left as it is. So it is until
 	// the Classes are read.
 	Counted func() (devices []v1alpha1.DeviceStatus, known bool)
 	Classes *classes.Set

@@ -36,7 +36,7 @@ type Options struct {
 	DevRoot string
 	// Hook is the runtime's path of vernier-cdi-hook, which makes the driver's
 	// libraries known to the container's loader. Empty: the spec has no hooks,
-	// and images must find the libraries by themselves.
+	// and images must find the libraries without help.
 	Hook string
 	Log  logr.Logger
 }
@@ -84,7 +84,7 @@ func New(lib nvml.Interface, o Options) (*Writer, error) {
 }
 
 // Refine writes the spec for the usable devices of a snapshot, and marks those
-// unhealthy that it could not describe in full: the generator leaves out what it
+// unhealthy that it could not describe in full. The generator leaves out what it
 // does not find, and a container would start without its GPU.
 func (w *Writer) Refine(s *device.Snapshot) {
 	names := map[string][]string{} // device to what of it is in the spec

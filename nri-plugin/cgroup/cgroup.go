@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup owns what the node's cgroups tell of a container: which directory
-// of the v2 hierarchy is its own, and its alone, on which the driver's memory limits
-// are set; how much processor time it has used, by v2 or v1; how long its tasks have
-// waited for a CPU, by v2; and which CPUs its pod is held to, by v1.
+// Package cgroup owns what the node's cgroups tell of a container. By v2 that is
+// its own directory, on which the driver's memory limits
+// are set, and how long its tasks have
+// waited for a CPU. By v1 it is which CPUs its pod is held to. By either it is how much processor time it has used.
 //
 // It never writes to a cgroup.
 package cgroup

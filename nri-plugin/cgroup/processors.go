@@ -23,8 +23,8 @@ type Processors struct {
 	m    mounts
 }
 
-// NewProcessors looks for the hierarchies in the mount table of the process. proc is
-// where procfs is mounted, as /proc; it must be the node's own.
+// NewProcessors looks for the hierarchies in the mount table of the process. The proc is
+// where procfs is mounted, as /proc. It must be the node's own.
 func NewProcessors(proc string) (*Processors, error) {
 	m, err := readMounts(proc)
 	return &Processors{proc: proc, m: m}, err
@@ -82,7 +82,7 @@ func (p *Processors) Container(pid uint32, container string) (time.Duration, err
 }
 
 // PodCPUs are the CPUs of the cgroup of a pod, pid being a process of its sandbox, by v1.
-// There the kernel refuses to hold a container to any that its pod has not, and one that goes
+// There the kernel refuses a container any that its pod has not, and one that goes
 // offline is gone from every cgroup for good. By v2 it takes what there is of them.
 //
 // Where the agent sees only its own part of the hierarchy, as a container does in v1, the
@@ -107,8 +107,8 @@ func (p *Processors) PodCPUs(pid uint32, sandbox string) (cpuset.CPUSet, error) 
 	return cpuset.Parse(strings.TrimSpace(string(text)))
 }
 
-// Pressure is for how long one task at least of the container of that id has waited for a
-// CPU, pid being a process of its: the total of PSI, which only v2 has, and a kernel that was
+// Pressure is for how long at least one task of the container of that id has waited for a
+// CPU. The pid is of a process of its. Only v2 has PSI's total, on a kernel
 // not booted without it.
 func (p *Processors) Pressure(pid uint32, container string) (time.Duration, error) {
 	dir, err := own(p.proc, pid, container, "")

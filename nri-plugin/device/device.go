@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package device owns what the node agent knows of the node's GPUs: the one
-// small interface behind which NVML stands, the latest picture of the devices,
-// and the loop that keeps it fresh.
+// Package device owns what the node agent knows of the GPUs: the interface to NVML, the latest
+// picture of the devices and its update loop.
 //
 // It never links NVML (package inventory does, with cgo), never talks to the API
 // server and never decides who gets a device.
@@ -21,9 +20,9 @@ import (
 var ErrUnsupported = errors.New("not supported by the driver")
 
 // ErrReplaced is wrapped when the driver, or a device, is another one than the
-// library was loaded for. Only a process that loads the library anew sees what is
+// library was loaded for. Only a process that loads the library again sees what is
 // there now: this one has to end.
-var ErrReplaced = errors.New("the agent starts again, to load NVML anew; running containers are not touched")
+var ErrReplaced = errors.New("the agent starts again, to load NVML again; running containers are not touched")
 
 // ErrMismatch is wrapped when the library is of another version than the kernel
 // module that is loaded.
@@ -46,10 +45,10 @@ type Library interface {
 	// context on the device, sorted.
 	Processes(uuid string) ([]int, error)
 	// Utilization is the percent of NVML's last sample period in which each process
-	// worked on the device, by its PID in our own PID namespace; and the time stamp to
-	// ask with the next time.
+	// worked on the device, by its PID in our own PID namespace. It returns the time stamp to
+	// ask with the next time, too.
 	Utilization(uuid string, since uint64) (busy map[int]int, last uint64, err error)
-	// Use is how much of the device is in use, by whomever.
+	// Use is how much of the device is in use, by all processes.
 	Use(uuid string) (Use, error)
 	// Activity is what the device did since it was asked the time before; nothing is known
 	// the first time. It may take some milliseconds.
@@ -61,8 +60,8 @@ type Library interface {
 	CreateInstance(uuid string, at v1alpha1.MIGPlace) error
 	// DestroyInstance destroys one; that it is not there is no error.
 	DestroyInstance(uuid string, at v1alpha1.MIGPlace) error
-	// EnableMIG puts a device into MIG mode at once, or leaves nothing changed: not one
-	// that takes a reset for it, and not one that anybody uses.
+	// EnableMIG puts a device into MIG mode at once, or leaves nothing changed. It does not switch a device
+	// that takes a reset for it, or is in use.
 	EnableMIG(uuid string) error
 	// ComputeMode says who may have contexts on the device.
 	ComputeMode(uuid string) (ComputeMode, error)

@@ -102,7 +102,7 @@ func (w *Watcher) Library() (Library, error) {
 }
 
 // Check confirms with the driver that a device can carry a slice now: it
-// answers, it is healthy, and it is not smaller than the ledger believes. Whether it
+// answers, is healthy, and is not smaller than the ledger believes. Whether it
 // can do so in the slice's mode is the mode's to say.
 func (w *Watcher) Check(uuid string, want v1alpha1.MiB) error {
 	now := w.load()
@@ -165,7 +165,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// Refresh looks at once, for whoever has changed something: what it has changed is
+// Refresh looks at once, for a caller that has changed something: the change is
 // in the picture afterwards.
 func (w *Watcher) Refresh() error {
 	library, err := w.Library()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package environ owns the variables that containers look for whose pods were
-// written for another system of sharing GPUs: what that system would have told
-// them about their share.
+// Package environ owns the variables for containers whose pods were
+// written for another system of sharing GPUs. That system would have set them
+// to describe their share.
 //
 // It tells what has been granted and grants nothing; no limit depends on it.
 package environ
@@ -28,8 +28,8 @@ type Slice struct {
 	Core v1alpha1.Percent
 }
 
-// Of lists the variables of a container, in a fixed order. dialect is the value of
-// the pod's annotation; one that nothing is known of has none.
+// Of lists the variables of a container, in a fixed order. The dialect is the value of
+// the pod's annotation; an unknown one has none.
 func Of(dialect string, pod map[string]v1alpha1.Share, slices []Slice) []Variable {
 	if pod == nil || len(slices) == 0 {
 		return nil

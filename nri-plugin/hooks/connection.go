@@ -34,7 +34,7 @@ var ErrConnecting = errors.New("not connected to the container runtime yet")
 
 // ErrNoValidator is why a node's containers are not guarded while we are away. The
 // runtime names the plugins that it has asked, its validator among them.
-var ErrNoValidator = errors.New("the container runtime has its default validator off, so containers with slices would start without limits while vernier-node is away; set enable = true in [plugins.'io.containerd.nri.v1.nri'.default_validator] of containerd's configuration and restart containerd")
+var ErrNoValidator = errors.New("the container runtime has its default validator off, so containers with slices would start without limits while vernier-node is away. Set enable = true in [plugins.'io.containerd.nri.v1.nri'.default_validator] of containerd's configuration and restart containerd")
 
 // defaultValidator is the name under which the runtime lists its own.
 const defaultValidator = "default-validator"

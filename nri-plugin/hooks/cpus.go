@@ -104,7 +104,7 @@ func (p *Plugin) follow(pod *api.PodSandbox, topology v1alpha1.TopologyRequest, 
 	if !follows {
 		p.Misaligned.Add(uid(pod), container, node)
 	}
-	return fmt.Errorf("%s; its slices are moved to GPUs of NUMA node %d as soon as they have room, and it is tried again; if that lasts, delete the pod, or ask for numa without :required", text, node)
+	return fmt.Errorf("%s; its slices are moved to GPUs of NUMA node %d as soon as they have room, and it is tried again. If that lasts, delete the pod, or ask for numa without :required", text, node)
 }
 
 // bind decides to hold the container to all CPUs of its GPUs' NUMA node that it can be held to,

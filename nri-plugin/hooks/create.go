@@ -54,7 +54,7 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		return nil, errors.New("a privileged container reaches every GPU, so its slice would mean nothing; remove securityContext.privileged")
 	}
 	if holder, _ := index.Owner(uid(pod)); holder != owner(pod) {
-		return nil, fmt.Errorf("the slices of its UID are those of pod %s; a static pod has the UID that its manifest on the node names: take it out there", holder)
+		return nil, fmt.Errorf("the slices of its UID are those of pod %s. A static pod has the UID that its manifest on the node names: take it out there", holder)
 	}
 	if c.GetAnnotations()[annotationRestored] == "true" {
 		return nil, errors.New("its image is a checkpoint, which the runtime starts without the limits of its slices; start it from its image instead")
@@ -160,7 +160,7 @@ func (p *Plugin) check(ctx context.Context, grants []ledger.Grant, index *ledger
 	}
 	for _, g := range grants {
 		if !index.Healthy(g) {
-			return fmt.Errorf("device %s is well, and the ledger does not say so yet; until it does the slices can be moved to another; it is tried again", g.UUID)
+			return fmt.Errorf("device %s has recovered, and its ledger is not updated yet. Until it is, the slices can be moved to another. It is tried again", g.UUID)
 		}
 	}
 	return nil

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hooks owns what happens between the container runtime and us: the NRI
-// plugin that gives a container its slices, confirms them, and sees containers
+// Package hooks owns what happens between the container runtime and us. The NRI
+// plugin gives a container its slices, confirms them, and sees containers
 // come and go.
 //
 // It believes the ledger, never an annotation, and never grants, moves or gives
-// back a slice: the table that it keeps (package attach) is what others decide on.
+// back a slice. Others decide by the table that it keeps (package attach).
 package hooks
 
 import (
@@ -38,7 +38,7 @@ const fetchTimeout = time.Second
 type Ledger interface {
 	// Index is the latest version that the watch delivered.
 	Index() *ledger.Index
-	// Behind reports whether that may not show what was moved off a device that was ill.
+	// Behind reports whether that may not show what was moved off a device that was unhealthy.
 	Behind() bool
 	// Fetch asks the API server.
 	Fetch(context.Context) (*ledger.Index, error)

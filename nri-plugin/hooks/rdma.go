@@ -25,11 +25,11 @@ func (p *Plugin) injectRDMA(asked bool, grants []ledger.Grant, now *device.Snaps
 		return nil
 	}
 	if !p.RDMA.Inject {
-		return fmt.Errorf("annotation %s asks for device nodes, and this node's agent gives none; an administrator can set node.injectRDMA of the chart, or create the pod again without the annotation",
+		return fmt.Errorf("annotation %s asks for device nodes, and this node's agent gives none. An administrator can set node.injectRDMA of the chart, or create the pod again without the annotation",
 			v1alpha1.AnnotationRDMA)
 	}
 	if len(near) == 0 {
-		return fmt.Errorf("annotation %s asks for RDMA devices near its GPUs, and %s has none with a port that is up; it is tried again: see rdma link on the node, or create the pod again without the annotation",
+		return fmt.Errorf("annotation %s asks for RDMA devices near its GPUs, and %s has none with a port that is up. It is tried again: see rdma link on the node, or create the pod again without the annotation",
 			v1alpha1.AnnotationRDMA, strings.Join(uuids(grants), " and "))
 	}
 	nodes, err := p.RDMA.Nodes(near)

@@ -89,7 +89,7 @@ func (p *Plugin) UpdateContainer(_ context.Context, pod *api.PodSandbox, c *api.
 	return updates, nil
 }
 
-// StopContainer strikes the container out. Nothing here may depend on its
+// StopContainer removes the container. Nothing here may depend on its
 // cgroup, which is being removed at the same time.
 func (p *Plugin) StopContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
 	p.ended(c)
@@ -107,7 +107,7 @@ func (p *Plugin) ended(c *api.Container) {
 	p.Table.Detach(c.GetId())
 }
 
-// StopPodSandbox strikes out whatever the runtime ended with the sandbox.
+// StopPodSandbox removes the containers that the runtime ended with the sandbox.
 func (p *Plugin) StopPodSandbox(_ context.Context, pod *api.PodSandbox) error {
 	p.sandboxEnded(pod)
 	return nil

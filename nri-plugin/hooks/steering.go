@@ -79,10 +79,10 @@ func steers(c *api.Container, grants []ledger.Grant) (s steering, err error) {
 			value = v1alpha1.AllDevices(len(grants))
 		}
 		if twice[name] {
-			return s, fmt.Errorf("%.64q is set more than once, by the image and by the pod, so it cannot be replaced, and it would lead past its slices; remove it from the pod (env, and the ConfigMaps and Secrets of envFrom)", name)
+			return s, fmt.Errorf("%.64q is set more than once, by the image and by the pod, so it cannot be replaced, and it would lead past its slices. Remove it from the pod (env, and the ConfigMaps and Secrets of envFrom)", name)
 		}
 		if len(s.replaced) == maxReplaced {
-			return s, fmt.Errorf("its image or envFrom has more than %d variables that steer the GPU, as %.64q; remove them from the image, or from the ConfigMap or Secret", maxReplaced, name)
+			return s, fmt.Errorf("its image or envFrom has more than %d variables that steer the GPU, as %.64q. Remove them from the image, or from the ConfigMap or Secret", maxReplaced, name)
 		}
 		s.replaced = append(s.replaced, environ.Variable{Name: name, Value: value})
 	}

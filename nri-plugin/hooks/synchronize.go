@@ -26,8 +26,8 @@ const (
 // Synchronize rebuilds the table from the runtime's list, after every connection.
 // No running container that has its limits is touched.
 //
-// What the driver does not tell in time is asked once more when this is over (Observe):
-// an agent that is late is dropped, and would be again at the next attempt.
+// If the driver does not answer in time, it is asked once more when this is over (Observe).
+// An agent that is late is dropped, and would be again at the next attempt.
 func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	ctx, cancel := p.answering(ctx)
 	defer cancel()
@@ -53,7 +53,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 		case len(grants) > 0 && !prepared:
 			p.unenforced(pod, c)
 		case len(grants) == 0 && !isPrivileged(c) && holdsGPU(c):
-			p.Report.Warn(ref(pod).Of(c.GetName()), ReasonUnmanaged, fmt.Sprintf("container %s holds a GPU and has no slice of it; other pods' limits do not hold against it: delete the pod and ask for %s", c.GetName(), v1alpha1.ResourceCore))
+			p.Report.Warn(ref(pod).Of(c.GetName()), ReasonUnmanaged, fmt.Sprintf("container %s holds a GPU and has no slice of it. Other pods' limits do not hold against it: delete the pod and ask for %s", c.GetName(), v1alpha1.ResourceCore))
 		}
 		if len(grants) == 0 && !prepared {
 			continue

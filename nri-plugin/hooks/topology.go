@@ -46,6 +46,6 @@ func checkTopology(pod *api.PodSandbox, asked v1alpha1.TopologyRequest, index *l
 			return len(d.NICs) > 0
 		})
 	}
-	return fmt.Errorf("annotation %s requires %s, and as this node is now %s %s; delete the pod so that it is placed again, or create it again with %q, which takes the nearest that there is",
+	return fmt.Errorf("annotation %s requires %s, and as this node is now %s %s. Delete the pod so that it is placed again, or create it again with %q, which takes the nearest that there is",
 		v1alpha1.AnnotationTopology, asked.Level, strings.Join(held, " and "), why, asked.Level)
 }

@@ -21,7 +21,7 @@ import (
 const volumeDevices = "/var/run/nvidia-container-devices/"
 
 // ValidateContainerAdjustment sees the container as all plugins together have
-// made it, and vetoes one that would reach a GPU past its slices, or that lacks
+// made it. It vetoes one that would reach a GPU past its slices, or that lacks
 // what we gave it.
 func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
 	pod, c := req.GetPod(), req.GetContainer()

@@ -25,7 +25,7 @@ func maskVisibleDevices(c *api.Container, adjust *api.ContainerAdjustment) error
 		}
 	}
 	if times > 1 && last != v1alpha1.EnvVisibleDevicesVoid && last != "none" && last != "" {
-		return fmt.Errorf("%s is set more than once, by the image and by the pod, and the last one asks for %q; remove it from the pod (ask for a share of a GPU instead), or set it to %q there",
+		return fmt.Errorf("%s is set more than once, by the image and by the pod, and the last one asks for %q. Remove it from the pod (ask for a share of a GPU instead), or set it to %q there",
 			v1alpha1.EnvVisibleDevices, last, v1alpha1.EnvVisibleDevicesVoid)
 	}
 	adjust.AddEnv(v1alpha1.EnvVisibleDevices, v1alpha1.EnvVisibleDevicesVoid)

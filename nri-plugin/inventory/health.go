@@ -165,7 +165,7 @@ func (inv *Inventory) lasting(name string, knows bool, remedy string) string {
 func (inv *Inventory) ail(u *unit, all []v1alpha1.MIGInstance) {
 	_, knows := inv.recovery(u.handle)
 	for i := range all {
-		all[i].Reason = inv.lasting(all[i].UUID, knows, "; it is well again once it is made again")
+		all[i].Reason = inv.lasting(all[i].UUID, knows, "; it recovers once it is made again")
 	}
 	inv.mu.Lock()
 	defer inv.mu.Unlock()

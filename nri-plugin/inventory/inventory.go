@@ -2,11 +2,11 @@
 
 // Package inventory owns the conversation with the real NVML, by go-nvml and
 // cgo: it is device.Library. Handles are looked up once and kept, for a look-up
-// can take seconds under load; calls that older drivers lack are only made after
-// their symbol was found, for a missing symbol ends the process.
+// can take seconds under load. Calls that older drivers lack are only made after
+// their symbol was found: a missing symbol ends the process.
 //
-// It never writes to the API server or to a file, and it never shuts NVML down:
-// a library that is closed under a running call takes the process with it.
+// It never writes to the API server or to a file, and it never shuts NVML down.
+// A library that is closed under a running call takes the process with it.
 package inventory
 
 import (
@@ -104,7 +104,7 @@ func Open(o Options) (*Inventory, nvml.Interface, error) {
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
 		return nil, nil, fmt.Errorf("loading NVML: %w: %w", r, device.ErrMismatch)
 	case nvml.ERROR_DRIVER_NOT_LOADED:
-		return nil, nil, fmt.Errorf("loading NVML: %w: the driver's library is there, its kernel module is not loaded or its device nodes are not in sight; see that nvidia-smi works on the node", r)
+		return nil, nil, fmt.Errorf("loading NVML: %w: the driver's library is there, its kernel module is not loaded or its device nodes are not in sight. See that nvidia-smi works on the node", r)
 	default:
 		return nil, nil, fmt.Errorf("loading NVML: %w; see that the NVIDIA driver is installed and that --nvml-library and --driver-root name it", r)
 	}
@@ -176,7 +176,7 @@ func (inv *Inventory) memory(handle nvml.Device) (usable, used uint64, r nvml.Re
 }
 
 // SetMemoryLimit sets the hard limit of a cgroup. The soft one stays 0: nothing
-// is set aside for the container that others could not use meanwhile.
+// is set aside for the container that others could not use in that time.
 func (inv *Inventory) SetMemoryLimit(uuid, cgroup string, limit v1alpha1.MiB) error {
 	u, err := inv.limited(uuid)
 	if err != nil {

@@ -25,8 +25,8 @@ func (inv *Inventory) Instances(uuid string) ([]v1alpha1.MIGInstance, error) {
 	return inv.instances(u, profiles)
 }
 
-// CreateInstance makes an instance with one compute instance over all of it. What
-// an earlier call began and did not finish is finished.
+// CreateInstance makes an instance with one compute instance over all of it. It finishes one that
+// an earlier call began.
 func (inv *Inventory) CreateInstance(uuid string, at v1alpha1.MIGPlace) error {
 	u, err := inv.cut(uuid)
 	if err != nil {

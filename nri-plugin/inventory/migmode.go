@@ -12,7 +12,7 @@ import (
 )
 
 // EnableMIG puts a device into MIG mode. Before Hopper that takes a reset of the GPU, and
-// whether a generation that this library does not know needs one it does not know either.
+// whether an unknown generation needs one this library does not know either.
 func (inv *Inventory) EnableMIG(uuid string) error {
 	u, err := inv.unit(uuid)
 	if err != nil {

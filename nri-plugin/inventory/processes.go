@@ -12,9 +12,9 @@ import (
 	"vernier.dev/vernier/vgpu-limiter/utilization"
 )
 
-// Processes lists who has a context on a device: CUDA's, Vulkan's and OpenGL's
-// (which the limiter does not see at all), and clients of an MPS server, each in
-// a list of its own.
+// Processes lists who has a context on a device. CUDA's, Vulkan's and OpenGL's
+// (which the limiter does not see at all), and clients of an MPS server have each
+// a list of their own.
 func (inv *Inventory) Processes(uuid string) ([]int, error) {
 	u, err := inv.unit(uuid)
 	if err != nil {

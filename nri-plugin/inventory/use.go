@@ -11,7 +11,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 )
 
-// Use reads how much of a device is in use, whoever uses it.
+// Use reads how much of a device is in use, by all processes.
 func (inv *Inventory) Use(uuid string) (device.Use, error) {
 	u, err := inv.unit(uuid)
 	if err != nil {

@@ -32,8 +32,8 @@ func (c *Cache) doubt() { c.least.Store(nil) }
 // settle ends the doubt: the status was written in that version, or was so already.
 func (c *Cache) settle(version string) { c.least.CompareAndSwap(nil, &version) }
 
-// Behind reports whether the watch may not have delivered yet what became of slices on
-// a device that was ill, or of a pod that was misaligned: the allocator moves them until the
+// Behind reports whether the watch may not have delivered yet the state of slices on
+// a device that was unhealthy, or of a misaligned pod. The allocator moves them until the
 // ledger says that it is not.
 func (c *Cache) Behind() bool {
 	least := c.least.Load()
@@ -71,7 +71,7 @@ func (c *Cache) Index() *Index {
 }
 
 // Fetch reads the ledger from the API server: for a container that the watch has
-// not told of yet. ctx must bound it.
+// not delivered yet. The ctx must bound it.
 func (c *Cache) Fetch(ctx context.Context) (*Index, error) {
 	l := &v1alpha1.SliceLedger{}
 	if err := c.Live.Get(ctx, client.ObjectKey{Name: c.Node}, l); err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package ledger owns the node agent's view of its node's SliceLedger: an index
-// of what has been granted, made for look-ups on the path of a container's
-// creation, and the one writer of the ledger's status.
+// of the grants, and the one writer of the ledger's status. The index is for look-ups on the path of a container's
+// creation.
 //
 // It never changes the spec: granting is the allocator's.
 package ledger
@@ -34,7 +34,7 @@ type Grant struct {
 	// Mem is memory on the device.
 	Mem v1alpha1.MiB
 	// PodCore and PodMem are what the ledger books on the device for all of the
-	// pod's containers together: less than their sum where some never run at the
+	// pod's containers together. That is less than their sum where some never run at the
 	// same time.
 	PodCore v1alpha1.Percent
 	PodMem  v1alpha1.MiB
@@ -66,7 +66,7 @@ type Index struct {
 }
 
 // Sum adds up what is granted, of all devices in the ledger, and what is free of those
-// that are given, are healthy and have no cordon.
+// present, healthy and without a cordon.
 func (x *Index) Sum(devices []v1alpha1.DeviceStatus, s *v1alpha1.SummaryStatus) {
 	var granted, free v1alpha1.Amounts
 	for _, a := range x.sums {
@@ -146,8 +146,8 @@ func (x *Index) Devices(pod types.UID) []string {
 	return slices.Compact(all)
 }
 
-// Granted is all that is granted of a device: what a slice reuses of its pod's other
-// slices counts once, as in the ledger's own rules.
+// Granted is all that is granted of a device. An amount that a slice reuses of its pod's other
+// slices counts once, as in the ledger's rules.
 func (x *Index) Granted(uuid string) v1alpha1.Amounts { return x.sums[uuid] }
 
 // Held reports whether the pod's slices are held for its gang and not granted yet. They

@@ -43,7 +43,7 @@ type Writer struct {
 	Live client.Client
 	// Fill sets every field of the status from the agent's present state.
 	Fill func(*v1alpha1.SliceLedgerStatus)
-	// Cache is told which version it must have delivered.
+	// Cache receives the version that it must have delivered.
 	Cache *Cache
 	Log   logr.Logger
 
@@ -122,8 +122,8 @@ func (w *Writer) Write(ctx context.Context) error {
 	return nil
 }
 
-// WriteLast brings the status up to date, and tries for as long as one exchange may take:
-// of what an agent says as it ends nobody else makes another attempt.
+// WriteLast brings the status up to date, and tries for as long as one exchange may take.
+// Nothing else tries again to write what an agent says as it ends.
 func (w *Writer) WriteLast(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()

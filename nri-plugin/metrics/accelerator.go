@@ -54,7 +54,7 @@ func newAccelerators(node string) *accelerators {
 	return &accelerators{
 		total: desc("memory_total_bytes", "Device memory that the container may use."),
 		used:  desc("memory_used_bytes", "Device memory that the container's processes are charged; of a whole GPU what the driver says is in use."),
-		duty:  desc("duty_cycle", "Percent of the device's time that the container used over at least the last 10 s, 30 when a slice with gpu-core: 30 uses all it may; of a whole GPU the driver's utilisation. Absent without a quota, and at a container's first scrape."),
+		duty:  desc("duty_cycle", "Percent of the device's time that the container used over at least the last 10 s. It is 30 when a slice with gpu-core: 30 uses all it may. Of a whole GPU the driver's utilisation. Absent without a quota, and at a container's first scrape."),
 		now:   time.Now,
 		spans: map[spanKey]span{},
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package metrics owns what the node agent shows to Prometheus: what containers
-// hold and use of their slices, read from their counters while they run on, which
-// processes no limit holds, and whether the agent itself is well.
+// hold and use of their slices, unlimited
+// processes, and the agent's health. Counters are read while the containers run on.
 //
 // Everything is read when it is asked for. Use is the containers' own word, and
 // nothing is decided on it.
@@ -92,11 +92,11 @@ func New(from Sources) *Collector {
 		computeLimit: desc("container_compute_limit_ratio", "Share of the device's time that the container may use, 0.3 for gpu-core: 30; absent without a quota.", slice...),
 		busy:         desc("container_device_seconds_total", "Device time that the container was charged; without a quota it counts only while a container with one is on the device.", slice...),
 		throttled:    desc("container_throttled_seconds_total", "Time that the container's launches have waited for its quota, added up over threads.", slice...),
-		slowdown:     desc("container_slowdown_ratio", "How much longer than at their best the container's launches take on the device: 1.5 when half as long again. The median of the time of one class of launches lately over the 5th percentile of all of its launches; absent below 100 samples, without a quota, and when nothing was launched for a minute.", slice...),
+		slowdown:     desc("container_slowdown_ratio", "How much longer than at their best the container's launches take on the device: 1.5 when half as long again. The median of the time of one class of launches lately over the 5th percentile of all of its launches. Absent below 100 samples, without a quota, and when nothing was launched for a minute.", slice...),
 		launches:     desc("container_launches_total", "Launches that were measured; without a quota only while a container with one is on the device.", slice...),
 		processes:    desc("container_processes", "Processes of the container that use CUDA under the limiter.", slice[:3]...),
 		readable:     desc("container_counters_readable", "1 if the container's counters can be read, 0 if it has damaged them, or was started by a release with others.", slice[:3]...),
-		pressure:     desc("container_cpu_pressure_seconds_total", "Time in which tasks of the container have waited for a CPU, one of them at least; absent under cgroup v1, and where the kernel has no PSI.", slice[:3]...),
+		pressure:     desc("container_cpu_pressure_seconds_total", "Time in which tasks of the container have waited for a CPU, one of them at least. Absent under cgroup v1, and where the kernel has no PSI.", slice[:3]...),
 		unenforced:   desc("unenforced_processes", "Processes that use a device and that no limit holds; without namespace, pod and container: in no container.", slice...),
 		holding:      desc("processes_without_slice", "Processes of the container that hold a descriptor of the device, of which it has no slice.", slice...),
 		unread:       desc("container_descriptors_unread", "1 for a container with more descriptors than one look for those reads: the next look goes on, and finds later what is there.", slice[:3]...),
@@ -114,13 +114,13 @@ func New(from Sources) *Collector {
 		batchCap:        desc("node_opportunistic_cpu_limit_cores", "Processors that all opportunistic containers of the node may use together just now."),
 		batchUsed:       desc("node_opportunistic_cpu_used_cores", "Processors that they use."),
 		activity: map[device.Figure]*prometheus.Desc{
-			device.SMActive:       desc("device_sm_active_ratio", "Part of the device's multiprocessors that were busy, on average since the scrape before; like all of NVML's GPM absent before Hopper and in MIG mode.", gpu...),
+			device.SMActive:       desc("device_sm_active_ratio", "Part of the device's multiprocessors that were busy, on average since the scrape before. Like all of NVML's GPM absent before Hopper and in MIG mode.", gpu...),
 			device.SMOccupancy:    desc("device_sm_occupancy_ratio", "Part of the warps that the device has room for that were there, on average since the scrape before.", gpu...),
 			device.DRAMActive:     desc("device_dram_active_ratio", "Part of the bandwidth of the device's memory that was used since the scrape before.", gpu...),
-			device.PCIeTransmit:   desc("device_pcie_transmit_bytes_per_second", "What the device sent over PCIe, since the scrape before.", gpu...),
-			device.PCIeReceive:    desc("device_pcie_receive_bytes_per_second", "What the device received over PCIe, since the scrape before.", gpu...),
-			device.NVLinkTransmit: desc("device_nvlink_transmit_bytes_per_second", "What the device sent over all of its NVLinks, since the scrape before.", gpu...),
-			device.NVLinkReceive:  desc("device_nvlink_receive_bytes_per_second", "What the device received over all of its NVLinks, since the scrape before.", gpu...),
+			device.PCIeTransmit:   desc("device_pcie_transmit_bytes_per_second", "Bytes that the device sent over PCIe, since the scrape before.", gpu...),
+			device.PCIeReceive:    desc("device_pcie_receive_bytes_per_second", "Bytes that the device received over PCIe, since the scrape before.", gpu...),
+			device.NVLinkTransmit: desc("device_nvlink_transmit_bytes_per_second", "Bytes that the device sent over all of its NVLinks, since the scrape before.", gpu...),
+			device.NVLinkReceive:  desc("device_nvlink_receive_bytes_per_second", "Bytes that the device received over all of its NVLinks, since the scrape before.", gpu...),
 		},
 		accelerators: newAccelerators(from.Node),
 	}

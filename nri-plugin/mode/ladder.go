@@ -16,7 +16,7 @@ import (
 var Ladder = []v1alpha1.Mode{v1alpha1.ModeExclusive, v1alpha1.ModeMIG}
 
 // ErrRequest is wrapped by Supports where it is the request itself that rules a mode
-// out. Nobody needs to be told so.
+// out. It needs no report.
 var ErrRequest = errors.New("the request rules it out")
 
 // Supports reports whether the devices can hold the container's slices in their mode.

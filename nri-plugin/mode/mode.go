@@ -59,16 +59,15 @@ type Mode interface {
 	Inject(Container, *api.ContainerAdjustment) error
 	// Apply enforces on a container that exists and does not run yet what needs
 	// its process, reads it back, and tells what is in force. The runtime waits
-	// for it: one that takes too long is given up, and what it does for a container
-	// that has Ended meanwhile must leave nothing behind.
+	// for it: one that takes too long is given up. Its work for a container
+	// that has Ended by then must leave nothing behind.
 	Apply(c Container, pid uint32) ([]v1alpha1.SliceStatus, error)
 	// Observe tells what is in force in a container that runs, after a restart
 	// of the agent.
 	Observe(c Container, pid uint32) []v1alpha1.SliceStatus
-	// Recall tells from what Inject left on the node, or from what the ledger's
-	// status said of the container, the slices of one that runs and whose slices
-	// the ledger has lost; nil when nothing says so. Their PodCore and PodMem are
-	// everything: nothing says what the pod's containers share.
+	// Recall returns the slices of a container that runs and whose slices the ledger has lost. It
+	// reads what Inject left on the node, or the ledger's status of the container; nil when nothing
+	// says so. Their PodCore and PodMem are everything: nothing says what the pod's containers share.
 	Recall(c Container, said []v1alpha1.SliceStatus) []ledger.Grant
 	// Ended makes ready for the next container of that name: this one has ended.
 	// It may come late, when the next one is there already.
@@ -165,7 +164,7 @@ func Status(c Container, g ledger.Grant) v1alpha1.SliceStatus {
 	return v1alpha1.SliceStatus{Pod: c.Pod, Ctr: c.Name, UUID: g.UUID, Container: c.ID, Mode: g.Mode}
 }
 
-// Cooperative are the statuses of slices that nothing holds but what a tenant can get
+// Cooperative are the statuses of slices whose limits a tenant can get
 // around: a library in its processes, or limits that they can drop.
 func Cooperative(c Container) []v1alpha1.SliceStatus {
 	all := make([]v1alpha1.SliceStatus, 0, len(c.Grants))

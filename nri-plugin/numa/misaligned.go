@@ -15,10 +15,10 @@ import (
 
 // Misaligned are the pods whose GPUs have to follow their CPUs: what the ledger's
 // status.misaligned shows. No container of such a pod is started until its slices are on
-// devices of that NUMA node, so the allocator can move them at any time. They are in memory
+// devices of that NUMA node. The allocator can move them at any time. They are in memory
 // only: after a restart of the agent the next creation enters the pod again.
 type Misaligned struct {
-	// Changed is called after a pod was entered or struck out. Optional.
+	// Changed is called after a pod was entered or removed. Optional.
 	Changed func()
 
 	mu   sync.Mutex
@@ -42,8 +42,8 @@ func (m *Misaligned) Add(pod types.UID, container string, node int32) {
 	m.changed()
 }
 
-// Compare strikes the pod out where it was entered for that container, which comes now with
-// CPUs that are not of that NUMA node alone: the kubelet has given it others.
+// Compare removes the pod where it was entered for that container, which comes now with
+// CPUs of other NUMA nodes too. The kubelet has given it others.
 func (m *Misaligned) Compare(pod types.UID, container string, cpus cpuset.CPUSet, nodes Nodes) {
 	m.mu.Lock()
 	f, found := m.pods[pod]
@@ -71,7 +71,7 @@ func (m *Misaligned) Find(pod types.UID) (int32, bool) {
 	return f.node, found
 }
 
-// Keep strikes out the pods for which keep is false, and returns the others, sorted; not more
+// Keep removes the pods for which keep is false, and returns the others, sorted; not more
 // than a ledger has room for.
 func (m *Misaligned) Keep(keep func(pod types.UID, node int32) bool) []v1alpha1.MisalignedPod {
 	m.mu.Lock()

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package numa owns what the node agent knows of the CPUs beside the GPUs: which CPUs each
-// NUMA node of the machine has, what a container has of them, and which pods' GPUs have to
+// Package numa owns what the node agent knows of the CPUs beside the GPUs. It knows the CPUs of each
+// NUMA node of the machine, those of a container, and the pods whose GPUs have to
 // follow their CPUs.
 //
 // It sets nothing: package hooks asks the runtime to, at a container's creation. Memory is
-// never bound to a NUMA node: the kernel allocates locally first anyway, and a hard cpuset.mems
+// never bound to a NUMA node. The kernel allocates locally first anyway, and a hard cpuset.mems
 // can end a process while another node has memory left.
 package numa
 
@@ -61,8 +61,8 @@ func Read(sysfs string) (Nodes, error) {
 	return nodes, nil
 }
 
-// Of is the NUMA node that all of these CPUs are of, as far as they are online; false where
-// they are of several, or of none that is known.
+// Of is the NUMA node of all of these CPUs, as far as they are online. It is false where
+// they are of several, or of an unknown one.
 func (n Nodes) Of(cpus cpuset.CPUSet) (int32, bool) {
 	for id := range n {
 		if n.Only(id, cpus) {
@@ -113,8 +113,8 @@ func CPUsOf(r *api.LinuxResources) (CPUs, error) {
 // threads and the kubelet.
 const maxBound = 90
 
-// Refuses says why a container is not bound to these CPUs, a NUMA node's, beside containers
-// that are and request so much; empty where it is.
+// Refuses says why a container is not bound to these CPUs of a NUMA node, beside bound containers
+// that request so much. It is empty where the container is.
 func (c CPUs) Refuses(node cpuset.CPUSet, others batch.MilliCPU) string {
 	all := batch.MilliCPU(node.Size()) * 1000
 	switch sum := c.Request + others; {

@@ -54,7 +54,7 @@ func New(proc string) *Image {
 	return &Image{proc: proc, patience: patience, reads: make(chan struct{}, maxReads)}
 }
 
-// Own is the content of the image's own file; nil if it has none, or an empty one.
+// Own is the content of the image's own file; nil if it has none, or an empty one. The
 // pid is the container's first process, which does not run yet. The usual answer
 // costs two short reads and a stat.
 func (i *Image) Own(pid uint32) ([]byte, error) {

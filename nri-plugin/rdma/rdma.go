@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rdma owns what the kernel says of the node's RDMA devices: which of them are near
-// which GPU, how they reach its memory, and which device nodes they have.
+// Package rdma owns what the kernel says of the node's RDMA devices: those near
+// each GPU, how they reach its memory, and their device nodes.
 //
 // It only reads. Virtual functions and network devices are other systems' to give.
 package rdma

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package refused counts the node agent's writes that the API server refuses. What is refused is
+// Package refused counts the node agent's writes that the API server refuses. A refused write is
 // tried again, every 10 s in the end; the log has the API server's words.
 package refused
 
@@ -20,7 +20,7 @@ const (
 // Writes are how many were refused, by write.
 var Writes = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "vernier_node_refused_writes_total",
-	Help: "Writes that the API server refused, as by an admission policy or a webhook that is away, by write: " + LedgerStatus + " (the ledger or its status), " + Capacity + " (the node's).",
+	Help: "Writes that the API server refused, as by an admission policy or a webhook that is away. By write: " + LedgerStatus + " (the ledger or its status), " + Capacity + " (the node's).",
 }, []string{"write"})
 
 func init() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package release owns the node's side of giving slices back. The node decides:
-// a pod's slices are released when the pod is over (terminal, or gone from the
-// API server) and the runtime has none of its containers; the pod is then fenced
+// Package release owns the node's side of giving slices back. The node decides.
+// A pod's slices are released when the pod is over (terminal, or gone from the
+// API server) and the runtime has none of its containers. The pod is then fenced
 // and its UID published, and the allocator takes the slices out of the spec.
 //
 // It also ends containers that outlive their pod: whose pod is deleted, and not counted by

@@ -18,7 +18,7 @@ import (
 const maxSets = 32
 
 // Cliques are the largest sets of n devices in which each pair is near, the larger ones first.
-// A device that is near no other is in none. n is v1alpha1.MaxDevices at most: even if the
+// A device that is near no other is in none. The n is v1alpha1.MaxDevices at most. Even if the
 // pairs were chosen for it, there would not be more than some 100,000 sets to look at.
 func Cliques(n int, near func(a, b int) bool) []v1alpha1.DeviceSet {
 	g := graph{neighbours: make([]mask, n)}

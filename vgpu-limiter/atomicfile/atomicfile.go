@@ -21,7 +21,7 @@ func Write(path string, content io.Reader, mode os.FileMode) error {
 }
 
 // Replace puts the file that fill writes in place of whatever is at path, with exactly
-// mode (whatever the umask). Who has the old one open or mounted keeps it. The folder
+// mode (whatever the umask). A process that has the old one open or mounted keeps it. The folder
 // must exist; until the rename the new file has a name that begins with a dot.
 func Replace(path string, mode os.FileMode, fill func(*os.File) error) error {
 	out, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")

@@ -15,8 +15,8 @@ import (
 )
 
 // Usage is what a container's processes have written into their counters. It is
-// read word by word while they run on: each figure is true, their sums may be
-// apart by the calls that ran during the reading. It is the tenants' word: good for
+// read word by word while they run on. Each figure is true, their sums may be
+// apart by the calls that ran during the read. It is the tenants' word: good for
 // views, never for a decision about anybody else.
 type Usage struct {
 	Devices   []DeviceUsage  // in the order of the limits
@@ -54,7 +54,7 @@ type ProcessUsage struct {
 // on with the file that they have.
 func CreateCounters(path string, n int) error { return createCounters(path, n, allocate) }
 
-// CreateSparseCounters is CreateCounters for a tmpfs that has room for them: the file has
+// CreateSparseCounters is CreateCounters for a tmpfs that has room for them. The file has
 // no pages yet but the first, and the others are charged to the processes that touch
 // them first.
 func CreateSparseCounters(path string, n int) error {
@@ -139,9 +139,9 @@ var errLocks = errors.New("counters: too many locks on the file; the container's
 var errImpossible = errors.New("counters: figures that cannot be; the container has written into them")
 
 // Check returns an error if there are figures that cannot be, in a container whose devices
-// have these memory limits in bytes, up being the time since the machine started: memory far
-// beyond the limit (figures are read one after the other, and a context or module that does
-// not fit is charged for a moment), or more time and events than there was time for.
+// have these memory limits in bytes. The up is the time since the machine started. Such is memory
+// far beyond the limit, or more time and events than there was time for. A little beyond is possible:
+// figures are read one after the other, and a context that does not fit is charged for a moment.
 func (u *Usage) Check(limits []uint64, up time.Duration) error {
 	if len(limits) != len(u.Devices) {
 		return fmt.Errorf("counters: %d devices, the container has %d", len(u.Devices), len(limits))
@@ -165,7 +165,7 @@ func (u *Usage) Check(limits []uint64, up time.Duration) error {
 var errDamaged = errors.New("counters: not a counters file, or damaged by the container; its CUDA calls are refused until it is created again")
 
 // MarkDamaged marks the counters at path as damaged, as the library does when it finds that
-// they have gone back: new processes refuse CUDA, and OpenCounters returns an error.
+// they have gone back. New processes refuse CUDA, and OpenCounters returns an error.
 func MarkDamaged(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

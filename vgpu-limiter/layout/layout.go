@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package layout owns the Go side of the files through which the node agent and
-// a container's processes meet: the limits and pace files, which the node agent
-// writes and tenants only read, and the counters file, which tenants write and
+// a container's processes meet. The node agent writes the limits and pace files, which
+// tenants only read. Tenants write the counters file, which
 // the node agent only reads. It never maps a tenant's file into memory (a
-// tenant that truncates it must not kill the reader), never trusts a number in
-// it as a bound, and decides nothing: who may have how much is the ledger's.
+// tenant that truncates it must not kill the reader). It never trusts a number in
+// it as a bound. It decides nothing: the ledger says who may have how much.
 //
 // The C definition is include/vgpu_layout.h; a test compares every size and
 // offset with it.

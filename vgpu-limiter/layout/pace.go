@@ -23,7 +23,7 @@ const WholePeriod = 255
 // Turn is what the node side tells a container about one device.
 type Turn struct {
 	// Core is the percent of the device at which launches are paid for now, 0 to
-	// 100: the library takes no less than the quota, and more only with MayBurst.
+	// 100. The library takes no less than the quota, and more only with MayBurst.
 	Core uint32
 	// Neighbours: other containers work on the device too, so what events
 	// measure is not the container's own time alone.
@@ -32,7 +32,7 @@ type Turn struct {
 	// after a multiple of Period. Microseconds; Phase is less than Period.
 	Phase, Period time.Duration
 	// Part is for how much of each period, from its beginning, the device is the
-	// container's: 1 to WholePeriod, which is that it may launch at any time.
+	// container's: 1 to WholePeriod. That is launches at any time.
 	Part uint32
 	// OthersUntil is when the turn begins and what other containers have launched is to
 	// be through (CLOCK_MONOTONIC): nothing is launched before.
@@ -79,8 +79,8 @@ type Pace struct {
 	n int
 }
 
-// OpenPace opens a pace file for n devices to write it: one of this release, or of the one
-// before, which has turns and no plain quotas. One writer at a time.
+// OpenPace opens a pace file for n devices to write it, of this release or of the one
+// before. The latter has turns and no plain quotas. One writer at a time.
 func OpenPace(path string, n int) (*Pace, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -114,9 +114,9 @@ func (p *Pace) Set(i int, t Turn, until time.Duration) {
 	p.word(i, paceValidOff).Store(uint64(until))
 }
 
-// SetPlain says which quota holds on device i while nothing else is said, in percent, of a
-// container whose limits have no quota or all of the device: 1 to 100, or 0 where it has no
-// neighbours. It is never out of date. It reports false where the container is of a release
+// SetPlain says which quota holds on device i while nothing else is said, in percent: 1 to 100, or 0
+// where it has no neighbours. It is for a container whose limits have no quota or all of the device.
+// It is never out of date. It reports false where the container is of a release
 // that knows no such word: it has no quota then.
 func (p *Pace) SetPlain(i int, core uint32) bool {
 	if strideOf(p.b) != paceDeviceSize {
@@ -151,7 +151,7 @@ func (p *Pace) word(i, offset int) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&p.b[paceDevicesOff+i*stride+offset]))
 }
 
-// Close unmaps the file. What it says holds for as long as was said.
+// Close unmaps the file. Its contents hold for as long as they say.
 func (p *Pace) Close() error { return unix.Munmap(p.b) }
 
 // Activity is what a container has on its way on one device.
@@ -210,7 +210,7 @@ func ReadCalendar(f *os.File, i int, c *Calendar) error {
 	return err
 }
 
-// Charged is how much that was in the interval with this number: no more than it is long,
+// Charged is how much that was in the interval with this number. It is no more than the interval's length,
 // whatever the tenant says, or his neighbours would be returned what they have used.
 func (c *Calendar) Charged(number uint64) time.Duration {
 	cell := c[number%CalendarCells]

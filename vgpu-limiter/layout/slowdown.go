@@ -5,7 +5,7 @@ package layout
 import "time"
 
 // Slowdown is how much longer than at their best the launches of a process take on a
-// device: the median of its launch class's time lately over the 5th percentile of all.
+// device. It is the median of its launch class's time lately over the 5th percentile of all.
 type Slowdown struct {
 	Ratio float64       // 1.5 where they take half as long again; 0 where that is not known
 	Part  float64       // the part of the time in which the device works for the process

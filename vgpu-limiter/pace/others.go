@@ -66,7 +66,7 @@ func (l *Loop) Working() []string {
 	return uuids
 }
 
-// Sampled takes a sample of a GPU. What others had of the containers' charge is returned to
+// Sampled takes a sample of a GPU. The others' part of the containers' charge is returned to
 // them, bit by bit, until the next one is to come.
 func (l *Loop) Sampled(uuid string, s Sample) {
 	l.mu.Lock()

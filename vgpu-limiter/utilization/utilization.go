@@ -14,8 +14,8 @@ import (
 const Symbol = "nvmlDeviceGetProcessUtilization"
 
 // OfProcesses is the percent of NVML's last sample period, about a second, in which each
-// process worked on the device, by its PID in our PID namespace, for each that worked at
-// all; and the time stamp to ask with the next time, so that no sample counts twice.
+// process worked. It is by PID in our PID namespace, and has those that worked at
+// all. It returns the time stamp to ask with the next time, so that no sample counts twice.
 func OfProcesses(device nvml.Device, seen uint64) (map[int]int, uint64, error) {
 	all, r := device.GetProcessUtilization(seen)
 	// Nobody has worked; or one more began between the two calls that this is.

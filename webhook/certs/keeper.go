@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certs owns the webhook's certificates: it makes and rotates an
-// authority and a serving certificate, keeps them in one Secret that all
-// replicas share, and tells the API server in the webhook's configurations whom
-// to trust. The Secret is installed empty. Whichever replica comes first fills or
+// Package certs owns the webhook's certificates. It makes and rotates an
+// authority and a serving certificate, and keeps them in one Secret that all
+// replicas share. It writes the authority into the webhook's configurations for
+// the API server. The Secret is installed empty. Whichever replica comes first fills or
 // renews it; its resourceVersion decides between two.
 //
 // It never writes a file, and never touches anything of the configurations but
 // the caBundle.
 //
-// Why not open-policy-agent/cert-controller: it has the Secret mounted as files,
-// so that a new certificate waits for the kubelet's next sync, and restarts the
-// process to take one up. Here it is served from memory as soon as it is made.
+// Why not open-policy-agent/cert-controller: it has the Secret mounted as files.
+// A new certificate waits for the kubelet's next sync, and the
+// process restarts to take it up. Here it is served from memory as soon as it is made.
 package certs
 
 import (
@@ -69,7 +69,7 @@ func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 }
 
 // Ready is a health check: it fails until a certificate is served that the API
-// server was told to trust, and after it expired.
+// server has as caBundle, and after it expired.
 func (k *Keeper) Ready(*http.Request) error {
 	cause := errors.New("the log says what keeps the next one")
 	if failure := k.failure.Load(); failure != nil && *failure != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conditions owns noticing that a dialect is half switched on: the flags of the
+// Package conditions owns noticing that a dialect is half switched on. The flags of the
 // webhook and the match conditions of its configuration, by which the API server sends it
-// pods, are two settings, and only the chart changes both.
+// pods, are two settings. Only the chart changes both.
 //
 // It reads the webhook's own configuration, and writes nothing.
 package conditions
@@ -34,7 +34,7 @@ const (
 
 var halfEnabled = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "vernier_webhook_dialect_half_enabled",
-	Help: "Resources and annotations of dialects that lack one of the two settings: a match-condition of the webhook's configuration, so that pods that ask by them are created as they are, or the flag, so that they are sent and not translated.",
+	Help: "Resources and annotations of dialects that lack one of the two settings. Without a match-condition of the webhook's configuration, pods that ask by them are created as they are. Without the flag, they are sent and not translated.",
 }, []string{"lacks"})
 
 func init() {
@@ -98,11 +98,11 @@ func (w *Watcher) compare(ctx context.Context, conditions []string) {
 	}
 	w.said = said
 	if len(unsent) > 0 {
-		logger.Error(nil, "--dialects is set, and the match conditions of the configuration do not send pods that ask by these names: add the names to the match conditions",
+		logger.Error(nil, "--dialects is set, and the match conditions of the configuration do not send pods that ask by these names. Add the names to the match conditions",
 			"configuration", certs.ConfigurationName, "names", unsent)
 	}
 	if len(unread) > 0 {
-		logger.Error(nil, "the match conditions of the configuration send pods that ask by these names, and no dialect reads them: set --dialects, or remove the names from the match conditions",
+		logger.Error(nil, "the match conditions of the configuration send pods that ask by these names, and no dialect reads them. Set --dialects, or remove the names from the match conditions",
 			"configuration", certs.ConfigurationName, "names", unread)
 	}
 }

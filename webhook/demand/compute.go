@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demand owns what an operator sets of shares: the least that a container may ask for, and
-// what a namespace gives to containers that ask for memory alone.
+// Package demand owns what an operator sets of shares: the least of a container, and
+// the namespace's default for containers that ask for memory alone.
 package demand
 
 import (
@@ -73,8 +73,8 @@ func (s ComputeShares) In(namespace string) Compute {
 }
 
 // Fill gives a share without compute the default, and returns the total to write into the
-// limits; 0 where nothing is missing or nothing is given. path is the field path of the
-// container's resources; its name and the namespace are for the error.
+// limits. It is 0 where nothing is missing or nothing is given. The path is the field path of the
+// container's resources. Its name and the namespace are for the error.
 func (c Compute) Fill(share *api.Share, container, namespace string, path *field.Path) (api.Percent, *field.Error) {
 	switch {
 	case share.Core > 0:

@@ -10,7 +10,7 @@ import (
 // HalfEnabled compares the dialects that are switched on with the match conditions by which
 // the API server sends pods to the webhook. Unsent are the names of the former that do not
 // stand in the latter: pods that ask by them are created as they are. Unread are the names
-// of dialects that stand there and that no dialect switched on reads: their pods come and go
+// of dialects that stand there and that no dialect switched on reads. Their pods stay
 // as they are, and wait for the webhook for nothing.
 func (s Set) HalfEnabled(conditions []string) (unsent, unread []string) {
 	text := strings.Join(conditions, "\n")

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dialect owns what pods written for other systems of sharing GPUs mean:
-// it rewrites the resources, annotations and scheduler of such a pod as ours, so
+// Package dialect owns what pods written for other systems of sharing GPUs mean.
+// It rewrites their resources, annotations and scheduler as ours, so
 // that the rest of the webhook sees a pod like any other.
 //
 // It never decides whether a pod may have what it asks for, and drops nothing in
-// silence: what cannot be kept is a warning, what cannot be read an error.
+// silence. A field that cannot be kept is a warning, one that cannot be read an error.
 package dialect
 
 import (
@@ -113,7 +113,7 @@ func asksBy(d Dialect, pod *slim.Pod) []corev1.ResourceName {
 	})
 }
 
-// Kept warns of a pod that asks for no GPU and names the scheduler of one of the dialects: it
+// Kept warns of a pod that asks for no GPU and names the scheduler of one of the dialects. It
 // keeps that scheduler, which may be gone once the pods that ask for GPUs are moved.
 func (s Set) Kept(pod *slim.Pod) []string {
 	if !slices.Contains(s.Schedulers(), pod.Spec.SchedulerName) {

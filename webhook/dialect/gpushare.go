@@ -71,7 +71,7 @@ func (d gpushare) doubt(a *Asking, each api.MiB) {
 	case d.unit != "MiB" && each > 1<<20:
 		a.warn(aliyunMem, "is read in GiB, and no GPU has %d: where pods say it in MiB, the operator sets gpushareUnit (--gpushare-unit) to MiB", each/1024)
 	case d.unit == "MiB" && each < 64:
-		a.warn(aliyunMem, "is read in MiB, and a CUDA context alone takes more than %d: where pods say it in GiB, the operator sets gpushareUnit (--gpushare-unit) to GiB", each)
+		a.warn(aliyunMem, "is read in MiB, and a CUDA context alone takes more than %d. Where pods say it in GiB, the operator sets gpushareUnit (--gpushare-unit) to GiB", each)
 	}
 }
 

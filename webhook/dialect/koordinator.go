@@ -93,7 +93,7 @@ func (d koordinator) Pod(r *Reading) {
 	for _, key := range r.keys("scheduling.koordinator.sh/", "gang.scheduling.koordinator.sh/") {
 		switch key {
 		case "scheduling.koordinator.sh/device-allocated":
-			r.ignore(key, "Koordinator's scheduler wrote it for another pod: the GPUs are chosen anew")
+			r.ignore(key, "Koordinator's scheduler wrote it for another pod: the GPUs are chosen again")
 		case "gang.scheduling.koordinator.sh/name":
 			r.ignore(key, oneByOne)
 		case "scheduling.koordinator.sh/device-joint-allocate", "scheduling.koordinator.sh/device-allocate-hint",

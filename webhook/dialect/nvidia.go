@@ -39,8 +39,8 @@ func (d nvidia) Share(_ *Reading, a *Asking) api.Share {
 	}
 	gpus := a.gpus(name)
 	if d.replicas == 0 {
-		a.refuse(name, "how large a replica is only NVIDIA's device plugin was told: "+
-			"the operator says it to Vernier with --nvidia-replicas (dialects.nvidiaReplicas in the chart)")
+		a.refuse(name, "only the configuration of NVIDIA's device plugin has the size of a replica: "+
+			"the operator sets it for Vernier with --nvidia-replicas (dialects.nvidiaReplicas in the chart)")
 		return api.Share{}
 	}
 	if gpus > 1 {

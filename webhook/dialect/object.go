@@ -42,7 +42,7 @@ func (o *Object) lose(field, why string) {
 type ofObjects interface{ Object(o *Object) }
 
 // OfObject says what is lost of an object, given as JSON, whose pods are written in the
-// dialect of that name. What cannot be read says nothing.
+// dialect of that name. An object that cannot be read loses nothing.
 func (s Set) OfObject(name string, raw []byte) []string {
 	i := slices.IndexFunc(s, func(d Dialect) bool { return d.Words().Name == name })
 	if i < 0 {

@@ -24,7 +24,7 @@ type Settings struct {
 	// GPUShareUnit is what one aliyun.com/gpu-mem is: GiB or MiB; empty is GiB.
 	GPUShareUnit string
 	// HAMiDefaultMem in MiB and HAMiDefaultCores in percent are what a vGPU of HAMi
-	// has that says none; 0 are all of the memory and no quota.
+	// has that says none. 0 are all of the memory and no quota.
 	HAMiDefaultMem, HAMiDefaultCores uint
 	// NVIDIAReplicas is how many nvidia.com/gpu.shared one GPU was cut into; 0 where
 	// nobody has said.
@@ -38,10 +38,10 @@ type Settings struct {
 // AddFlags adds a flag for each setting.
 func (s *Settings) AddFlags(flags *flag.FlagSet) {
 	flags.StringVar(&s.Dialects, "dialects", "", "systems whose pods are understood, separated by commas, or all: "+strings.Join(Names(), ", "))
-	flags.StringVar(&s.GPUShareUnit, "gpushare-unit", "GiB", "what one aliyun.com/gpu-mem is: GiB or MiB, as gpushare's device plugin was told")
+	flags.StringVar(&s.GPUShareUnit, "gpushare-unit", "GiB", "what one aliyun.com/gpu-mem is: GiB or MiB, as in the configuration of gpushare's device plugin")
 	flags.UintVar(&s.HAMiDefaultMem, "hami-default-mem", 0, "MiB of a HAMi vGPU that asks for no memory, as HAMi's defaultMem; 0 is the whole GPU's")
 	flags.UintVar(&s.HAMiDefaultCores, "hami-default-cores", 0, "percent of a HAMi vGPU that asks for no cores, as HAMi's defaultCores; 0 is no quota")
-	flags.UintVar(&s.NVIDIAReplicas, "nvidia-replicas", 0, "nvidia.com/gpu.shared of one GPU, as NVIDIA's device plugin was told")
+	flags.UintVar(&s.NVIDIAReplicas, "nvidia-replicas", 0, "nvidia.com/gpu.shared of one GPU, as in the configuration of NVIDIA's device plugin")
 	flags.BoolVar(&s.NVIDIATimeSlicing, "nvidia-time-slicing", false, "nvidia.com/gpu is one of --nvidia-replicas, as NVIDIA's device plugin calls it without renameByDefault; otherwise it is a whole GPU, and not translated")
 	flags.Func("renamed-resource", "NAME=OTHER, where HAMi's or Volcano's own configuration calls its resource NAME otherwise; may be repeated", s.rename)
 }

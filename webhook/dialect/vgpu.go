@@ -58,8 +58,8 @@ func (v vgpu) share(a *Asking) api.Share {
 		share.MemPercent = api.WholeGPU
 	}
 	if share.Core == api.WholeGPU && !share.Whole() {
-		a.warn(v.cores, "100 of a GPU whose memory is not all asked for does not keep others away from the rest of it: "+
-			"ask for %s 100 for a GPU to itself", v.percent)
+		a.warn(v.cores, "100 of a GPU whose memory is not all asked for does not keep others away from the rest of it. "+
+			"Ask for %s 100 for a GPU to itself", v.percent)
 	}
 	return share
 }

@@ -90,7 +90,7 @@ func (volcano) Pod(r *Reading) {
 }
 
 // Object: a Job of Volcano's says for all of its pods which queue they count in and how many
-// start together; other objects say it by annotations, from which its controller makes a group.
+// start together. Other objects say it by annotations, from which its controller makes a group.
 func (d volcano) Object(o *Object) {
 	if o.Kind == "Job" && strings.HasPrefix(o.APIVersion, "batch.volcano.sh/") {
 		// Volcano's own is what a Job has that names none, and what its tasks get.

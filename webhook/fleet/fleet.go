@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet owns the webhook's idea of the cluster's GPU nodes, from the ledgers: how large
-// they are, how many GPUs are near each other, and which models and UUIDs they have. It is enough to warn about a share that
+// Package fleet owns the webhook's idea of the cluster's GPU nodes, from the ledgers. It has their sizes,
+// how many GPUs are near each other, and their models and UUIDs. It is enough to warn about a share that
 // fits nowhere.
 //
 // It never refuses anything: another node may be on its way.

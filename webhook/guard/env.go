@@ -11,12 +11,12 @@ import (
 	"vernier.dev/vernier/webhook/slim"
 )
 
-// Env sorts the variables of a container in a pod with a share; shared tells
-// whether it has one itself. remove are indexes into c.Env, ascending.
+// Env sorts the variables of a container in a pod with a share; shared reports
+// whether it has one itself. The remove are indexes into c.Env, ascending.
 //
-// What manifests made for whole GPUs often carry is taken out, with a warning,
-// so that they work unchanged. What only a forger would write is refused. What
-// many images need for good reasons (LD_PRELOAD of an allocator) stays, and the
+// Variables that manifests for whole GPUs often carry are removed, with a warning,
+// so that they work unchanged. Those that only a forger would write are refused. Those that
+// many images need for good reasons (LD_PRELOAD of an allocator) stay, and the
 // user gets a warning. Variables of the image and of envFrom are not seen here: the node
 // agent applies the same rule to them.
 func Env(c *slim.Container, shared bool, path *field.Path) (remove []int, warnings []string, errs field.ErrorList) {

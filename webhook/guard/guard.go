@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guard owns the ways around a share that a pod's own manifest opens:
-// what gives a container the node, its devices or another tenant's processes is
-// refused in a pod that asks for a share, and environment that would steer the
-// GPU or the limiter is taken out.
+// Package guard owns the ways around a share that a pod's own manifest opens.
+// A field that gives a container the node, its devices or another tenant's processes is
+// refused in a pod that asks for a share. Environment that would steer the
+// GPU or the limiter is removed.
 //
 // It never judges a pod that asks for nothing: who may run privileged pods is
 // the cluster's own decision.
@@ -21,8 +21,8 @@ import (
 	"vernier.dev/vernier/webhook/slim"
 )
 
-// Pod refuses what the pod as a whole must not have beside a share. allowedHostPaths are
-// the only folders of the node that it may mount; where there are none, all folders that
+// Pod refuses what the pod as a whole must not have beside a share. It may
+// mount no folders of the node but allowedHostPaths; where there are none, all folders that
 // do not open the node.
 func Pod(pod *slim.Pod, allowedHostPaths []string) field.ErrorList {
 	spec := field.NewPath("spec")
@@ -46,8 +46,8 @@ func Pod(pod *slim.Pod, allowedHostPaths []string) field.ErrorList {
 var capabilities = []string{"ALL", "BPF", "DAC_READ_SEARCH", "PERFMON", "SYS_ADMIN",
 	"SYS_BOOT", "SYS_MODULE", "SYS_PTRACE", "SYS_RAWIO"}
 
-// Container refuses what no container of a pod with a share must have, whether
-// it is the one with the share or not: they share volumes and a network.
+// Container refuses what no container of a pod with a share must have. They
+// share volumes and a network, with the share or without.
 func Container(c *slim.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	security := at.Child("securityContext")
@@ -71,15 +71,15 @@ func Container(c *slim.Container, at *field.Path) field.ErrorList {
 // sharedMemory is where CUDA's processes share files.
 const sharedMemory = "/dev/shm"
 
-// SharedMemory refuses a volume in the place of what a client of MPS shares with its
-// server and, through it, with the other clients on its GPU.
+// SharedMemory refuses a volume in place of the memory that a client of MPS shares with its
+// server and the other clients on its GPU.
 func SharedMemory(c *slim.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range c.VolumeMounts {
 		where := path.Clean("/" + c.VolumeMounts[i].MountPath)
 		if where == sharedMemory || strings.HasPrefix(where, sharedMemory+"/") {
 			errs = append(errs, field.Forbidden(at.Child("volumeMounts").Index(i).Child("mountPath"), fmt.Sprintf(
-				"in mode mps %s is the GPU's own, which the server and all its clients share: remove the mount (there is more room than a pod has by itself), or use another mode", sharedMemory)))
+				"in mode mps %s is the GPU's own, which the server and all its clients share. Remove the mount (there is more room than in a pod's own), or use another mode", sharedMemory)))
 		}
 	}
 	return errs

@@ -3,7 +3,7 @@
 // Package handler owns the answers to admission requests: a patch or a refusal, by what
 // podtemplate reads.
 //
-// It has no side effects, so a dry run is like any other request, and it never
+// It has no side effects, so a dry run is like any other request. It never
 // asks the API server anything: an answer costs microseconds.
 package handler
 

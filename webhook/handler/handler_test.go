@@ -163,7 +163,7 @@ func TestRefused(t *testing.T) {
 		"cdi":              {annotated("nvidia.cdi.k8s.io", "nvidia.com/gpu=all"), []string{"metadata.annotations[nvidia.cdi.k8s.io]", "remove it"}},
 		"required plugins": {annotated("required-plugins.noderesource.dev", "{"), []string{"metadata.annotations[required-plugins.noderesource.dev]", "correct or remove it"}},
 		"exclusive, a part": {annotated("vernier.dev/mode", "exclusive"),
-			[]string{"metadata.annotations[vernier.dev/mode]", "container train asks for a part of a GPU: use auto or limiter"}},
+			[]string{"metadata.annotations[vernier.dev/mode]", "container train asks for a part of a GPU. Use auto or limiter"}},
 		"mig over several GPUs": {asking(func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"vernier.dev/mode": "mig"}
 			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-core", "30", "vernier.dev/gpu", "2")

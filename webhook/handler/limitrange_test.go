@@ -17,7 +17,7 @@ func TestLimitRangeIsNamed(t *testing.T) {
 		container string
 		want      string
 	}{
-		"a sidecar":             {limits: []string{"vernier.dev/gpu-core", "50"}, says: "LimitRanger plugin set: cpu, vernier.dev/gpu-core request for container b; cpu, vernier.dev/gpu-core limit for container b", want: "spec.containers[1].resources.limits[vernier.dev/gpu-core]: a LimitRange gives container b 50, which the pod does not ask for: max is the default too, unless the LimitRange has default vernier.dev/gpu-core: 0"},
+		"a sidecar":             {limits: []string{"vernier.dev/gpu-core", "50"}, says: "LimitRanger plugin set: cpu, vernier.dev/gpu-core request for container b; cpu, vernier.dev/gpu-core limit for container b", want: "spec.containers[1].resources.limits[vernier.dev/gpu-core]: a LimitRange gives container b 50, which the pod does not ask for. Its max is the default too, unless the LimitRange has default vernier.dev/gpu-core: 0"},
 		"memory":                {limits: []string{"vernier.dev/gpu-core", "20", "vernier.dev/gpu-mem-mib", "20480"}, says: "LimitRanger plugin set: vernier.dev/gpu-mem-mib limit for container b", want: "limits[vernier.dev/gpu-mem-mib]: a LimitRange gives container b 20480"},
 		"of a dialect":          {limits: []string{"nvidia.com/gpumem", "1000"}, says: "LimitRanger plugin set: nvidia.com/gpumem limit for container b", want: "limits[nvidia.com/gpumem]: a LimitRange gives container b 1k"},
 		"0, as it should be":    {limits: []string{"vernier.dev/gpu-core", "0"}, says: "LimitRanger plugin set: vernier.dev/gpu-core limit for container b"},

@@ -53,6 +53,6 @@ func (r *Reader) limitRanger(pod *slim.Pod) (warnings []string) {
 
 func notWritten(list string, i int, container string, name corev1.ResourceName, limits corev1.ResourceList) string {
 	amount := limits[name]
-	return fmt.Sprintf("%s: a LimitRange gives container %s %s, which the pod does not ask for: max is the default too, unless the LimitRange has default %s: 0",
+	return fmt.Sprintf("%s: a LimitRange gives container %s %s, which the pod does not ask for. Its max is the default too, unless the LimitRange has default %s: 0",
 		specPath.Child(list).Index(i).Child("resources", "limits").Key(string(name)), container, amount.String(), name)
 }

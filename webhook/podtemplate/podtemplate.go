@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podtemplate owns the reading of a pod or of a pod template: the dialect that it is
-// written in, what its containers ask for, its annotations, everything that is wrong with it,
-// and the changes by which admission writes that down. The webhook admits by it, the warnings
+// Package podtemplate owns the reading of a pod or of a pod template: its dialect, the requests of
+// its containers, its annotations
+// and its mistakes. It makes the changes by which admission writes that down. The webhook admits by it, the warnings
 // at workloads and the kubectl plugin foretell by it.
 //
 // It has no side effects, and never asks the API server anything.

@@ -113,7 +113,7 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 	f.containers("containers", pod.Spec.Containers, known)
 	if n := len(f.Shares); n > api.MaxShareContainers {
 		f.errs = append(f.errs, field.Invalid(specPath.Child("containers"), n, fmt.Sprintf(
-			"at most %d containers of a pod may ask for a share, each takes one of the %d slices of a GPU: make several pods of it, or ask for one share and run the programs in one container",
+			"at most %d containers of a pod may ask for a share, each takes one of the %d slices of a GPU. Make several pods of it, or ask for one share and run the programs in one container",
 			api.MaxShareContainers, api.MaxSlicesPerDevice)))
 	}
 	if f.SameGPU {

@@ -32,7 +32,7 @@ func (f *findings) topology(known fleet.Size) {
 	least := f.leastGPUs()
 	if least > api.MaxDevices {
 		f.errs = append(f.errs, field.Invalid(path, wish.String(), fmt.Sprintf(
-			"the containers that run at the same time need at least %d GPUs, and a node has %d at most: ask for less, or make several pods of it", least, api.MaxDevices)))
+			"the containers that run at the same time need at least %d GPUs, and a node has %d at most. Ask for less, or make several pods of it", least, api.MaxDevices)))
 		return
 	}
 	if most = max(most, api.DeviceCount(least)); most > 1 || wish.Level == api.TopologyRDMA {

@@ -11,8 +11,8 @@ import (
 	"vernier.dev/vernier/webhook/slim"
 )
 
-// Workload says what pods of a workload's template would be refused and warned for, by the
-// template's fields, and which annotations of ours stand on the workload itself. The workload
+// Workload says for what pods of a workload's template would be refused and warned, by the
+// template's fields. It names the annotations of ours on the workload itself. The workload
 // is a Deployment, StatefulSet, DaemonSet, ReplicaSet, Job or CronJob, given as JSON. A
 // LimitRange or another webhook may still change its pods.
 func (r *Reader) Workload(namespace string, raw []byte) ([]string, error) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package slim owns the webhook's view of a pod: the few fields that it reads,
-// so that decoding a pod does not cost what decoding all of corev1.Pod costs.
+// Package slim owns the webhook's view of a pod: the few fields that it reads.
+// Decoding them costs less than decoding all of corev1.Pod.
 //
 // It never writes a pod: what is not in this view could not be written back. A
 // change is a JSON patch.

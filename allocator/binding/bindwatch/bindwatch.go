@@ -33,10 +33,10 @@ import (
 // All count from when the present leader first saw the refusal.
 const (
 	// RefusedGrace is how long the scheduler may refuse a placed pod before the pod
-	// is given up: long enough for a node that is just being restarted.
+	// is given up. It is long enough for a node that is just being restarted.
 	RefusedGrace = 30 * time.Second
 	// RefusedHold is how long a pod without a controller keeps its slices all the
-	// same: its owner can uncordon the node until then, or make room on it. For so long any
+	// same. Its owner can uncordon the node until then, or make room on it. For so long any
 	// pod may stay unbound without a refusal: while it waits for a volume, or for a scheduler
 	// that is away.
 	RefusedHold = 10 * time.Minute
@@ -201,7 +201,7 @@ func (w *Watch) emitUnbound(pod *corev1.Pod) {
 		text = fmt.Sprintf("placed on node %s, and not bound for %v: %s", podstate.TargetNode(pod), RefusedGrace, claims)
 	case podstate.Unclaimed(pod):
 		reason = notify.ReasonIgnored
-		text = fmt.Sprintf("placed on node %s, and no scheduler %q has looked at it for %v: start that scheduler, or delete the pod and create it with schedulerName %s",
+		text = fmt.Sprintf("placed on node %s, and no scheduler %q has looked at it for %v. Start that scheduler, or delete the pod and create it with schedulerName %s",
 			podstate.TargetNode(pod), cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName), RefusedGrace, corev1.DefaultSchedulerName)
 	default:
 		return // the scheduler is at it

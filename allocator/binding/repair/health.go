@@ -91,7 +91,7 @@ func (r *Reconciler) setPodHealth(ctx context.Context, pod *corev1.Pod, ill []in
 	}
 	now := corev1.PodCondition{
 		Type: v1alpha1.PodConditionGPUHealthy, Status: corev1.ConditionTrue,
-		Reason: index.ReasonRecovered, Message: "everything that it has slices of is well again",
+		Reason: index.ReasonRecovered, Message: "everything that it has slices of is healthy again",
 	}
 	kind, reason, text := corev1.EventTypeNormal, notify.ReasonRecovered, now.Message
 	if len(ill) > 0 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package repair owns the reconciliation of ledgers with their pods and with what the node
-// agents say: slices that are released, lost, or on devices that failed. It keeps nothing;
+// agents say. Slices are released, lost, or on devices that failed. It keeps nothing;
 // what is to be written follows from a ledger and its pods.
 package repair
 
@@ -50,7 +50,7 @@ type Reconciler struct {
 //   - it sets the condition of pods on failed devices;
 //   - it has gated pods with slices looked at.
 //
-// A slice of a pod that is not known is left alone: it may be the watch that is
+// A slice of a pod that is not known is left alone. The watch may be
 // behind, and if the pod is gone the node says so.
 func (r *Reconciler) Reconcile(ctx context.Context, node string) error {
 	ledger := r.Cache.Index.Ledger(node)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package usage owns what the page knows of what containers use: the metrics of the node
-// agents on the nodes that somebody looks at, read in the background.
+// Package usage owns what the page knows of the use of containers. It reads the metrics of the node
+// agents on the nodes that a user looks at, in the background.
 //
 // No reader of the page waits for an agent, and no more than a few agents are read at a
 // time, whatever is looked at. Figures of use are the containers' own word, and nothing is
@@ -71,9 +71,9 @@ type node struct {
 	asked, read, wanted time.Time
 }
 
-// New is a cache that knows nothing yet. address is a node's agent's metrics, as host:port,
-// or empty while there is no agent. accounts are those of the system's namespace, of which it
-// takes tokens that are good for metrics and nothing else: what is said to a node is no
+// New is a cache that knows nothing yet. Theaddress is a node's agent's metrics, as host:port,
+// or empty while there is no agent. The accounts are those of the system's namespace, of which it
+// takes tokens. They are good for metrics and nothing else: a request to a node is no
 // secret there.
 func New(accounts typedcorev1.ServiceAccountInterface, address func(node string) string, clock clock.PassiveClock) *Cache {
 	return &Cache{

@@ -35,8 +35,8 @@ func (c *Column) reduced(prices []float64) float64 {
 const Epsilon = 1e-9
 
 // Minimize finds the cheapest x ≥ 0 with A x = b, b ≥ 0, where A's columns are
-// those that next makes. start has one column per row, with a positive value in
-// that row alone. next returns a column whose reduced cost at the prices is below
+// those that next makes. The start has one column per row, with a positive value in
+// that row alone. The next returns a column whose reduced cost at the prices is below
 // -Epsilon; false when there is none. It returns the rows' prices, the cost of b at
 // these, and whether that is the optimum: false when limit steps did not suffice.
 // As no column beats the prices then, no plan costs less, however the steps were

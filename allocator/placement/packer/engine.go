@@ -66,7 +66,7 @@ type node struct {
 	mem         v1alpha1.MiB
 }
 
-// New is an engine without nodes. allows tells whether a request's Models, which
+// New is an engine without nodes. allows reports whether a request's Models, which
 // are not empty, admit a machine's Model.
 func New(allows func(models, model string) bool) *Engine {
 	e := &Engine{allows: allows, byKind: map[Machine]int{}, byRequest: map[Request]int{}, mix: mix{now: 1}}

@@ -136,7 +136,7 @@ func (p *prices) setValues(e *Engine, parts []float64) {
 // device.
 const notable = 5
 
-// differ tells whether values or usable room are notably others.
+// differ reports whether values or usable room are notably others.
 func (p *prices) differ(old *prices) bool {
 	if p.step != old.step || p.level != old.level || len(p.room) != len(old.room) || !slices.Equal(p.groups, old.groups) {
 		return true

@@ -13,7 +13,7 @@ type part struct {
 	fleet, level, row int32
 }
 
-// before tells whether p is looked at before q.
+// before reports whether p is looked at before q.
 func (p part) before(q part) bool {
 	if p.score != q.score {
 		return p.score > q.score
@@ -22,7 +22,7 @@ func (p part) before(q part) bool {
 }
 
 // Ranked are the nodes with room for the request, best first, and the devices
-// there: for a caller that knows more against a node than the engine does. The
+// there. They are for a caller that knows more against a node than the engine does. The
 // first costs what Best does, each further one a little. No node may be set
 // before the loop has ended.
 func (e *Engine) Ranked(r Request) iter.Seq2[NodeID, uint64] {

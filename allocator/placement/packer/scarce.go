@@ -153,7 +153,7 @@ func (p *prices) setInsist(e *Engine, parts []float64) {
 	}
 }
 
-// scarcer tells whether places for groups became worth notably more or less.
+// scarcer reports whether places for groups became worth notably more or less.
 func scarcer(before, now *[maxGroups]float64) bool {
 	for j := range now {
 		if a, b := now[j]+notable, before[j]+notable; a > 1.5*b || b > 1.5*a {

@@ -28,10 +28,10 @@ const (
 	counting = 16
 )
 
-// Reprice looks at what has arrived, when enough has since the last time, and
-// where that changes what things are worth it scores the nodes anew. A call does a
+// Reprice looks at the pods that have arrived, when enough have. Where
+// that changes the worth of things it scores the nodes again. A call does a
 // piece of that, the time of some 32 decisions at most for each arrival since the
-// last call; so it is for moments between decisions. What is scarce is looked at as
+// last call. So it is for moments between decisions. The scarce is looked at as
 // many arrivals apart as a 64th of the devices, values as an eighth; more often at
 // first.
 func (e *Engine) Reprice() {

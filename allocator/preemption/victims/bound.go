@@ -113,7 +113,7 @@ func Weigh(ledger *v1alpha1.SliceLedger, room Room, priority func(types.UID) (in
 }
 
 // Bound is a cost that no choice on the node falls below, where victims have a priority below
-// that; false where no choice can make room. Gangs and budgets
+// that. It is false where no choice can make room. Gangs and budgets
 // only make choices dearer. Of no Pods it is where the demand may fit as it is.
 func (w *Weights) Bound(demand *placement.Demand, below int32) (Cost, bool) {
 	bound := none

@@ -3,9 +3,9 @@
 // Package victims decides which pods have to end so that another fits on a node: the least
 // harm, by Cost.
 //
-// It owns the order of costs, what ending a member of a gang means for the gang, the count of
+// It owns the order of costs, the effect of ending a member of a gang, the count of
 // pod disruption budgets, and the search. It works on a ledger and on the room that a ledger
-// leaves: it never sees a Kubernetes object, a clock or the network, and it ends no pod.
+// leaves. It never sees a Kubernetes object, a clock or the network, and it ends no pod.
 package victims
 
 import (
@@ -18,7 +18,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// Pod is one that may be ended. One that may not be is not among the Candidates: of equal or
+// Pod is one that may be ended. One that may not be is not among the Candidates. Such are of equal or
 // higher priority, unknown, without grant, held, gated, covered by several budgets, or leaving
 // already.
 type Pod struct {
@@ -26,7 +26,7 @@ type Pod struct {
 	Priority int32
 	// Gang and Budget are indexes into those of the Candidates, -1 for none.
 	Gang, Budget int
-	// Loss is how much of its work is lost, share in percent × run time in seconds, and Grace how many
+	// Loss is how much of its work is lost, share in percent × run time in seconds. Grace is how many
 	// seconds it takes to end at most; 0 or more.
 	Loss, Grace float64
 }

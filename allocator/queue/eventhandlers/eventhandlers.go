@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package eventhandlers owns the way of an update: it takes in what the watches show and what
-// our own writes answer, one after the other, and fans out what the cache says that it
-// changes, to the gangs and to the queue.
+// Package eventhandlers owns the way of an update. It takes in what the watches show and what
+// our own writes answer, one after the other. It hands what the cache says that it
+// changes to the gangs and to the queue.
 //
 // It decides nothing and keeps nothing.
 package eventhandlers

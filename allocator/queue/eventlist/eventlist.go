@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package eventlist owns how lists of events are read. Everybody may write events, as large as
-// the API server takes them and with any time in them: of each only what is used is kept, and of
+// the API server takes them and with any time in them. Of each only what is used is kept, and of
 // all of them no more than the bounds.
 //
 // It decides nothing by them.
@@ -45,10 +45,10 @@ const (
 	FieldType   = "type"
 )
 
-// Read lists the events that have these fields, of a namespace or of all if it is empty. more
+// Read lists the events that have these fields, of a namespace or of all if it is empty. The more
 // reports that there are events beyond the bounds.
 //
-// What is left of an event is about an object of its own namespace, and has its last time in
+// An event that is kept is about an object of its own namespace. It has its last time in
 // LastTimestamp and how often it came in Count. Its author chooses the times: one that is later
 // than now counts as the time when the API server got the event.
 func Read(ctx context.Context, api rest.Interface, namespace string, which fields.Set, now time.Time) (events []corev1.Event, more bool, err error) {
@@ -184,7 +184,7 @@ func lastTime(e *corev1.Event) time.Time {
 	return latest
 }
 
-// Cut is a text of at most so many bytes. What is cut off is not held in memory.
+// Cut is a text of at most so many bytes. The rest is not held in memory.
 func Cut[T ~string](text T, most int) T {
 	if len(text) <= most {
 		return text

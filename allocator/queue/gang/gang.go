@@ -4,7 +4,7 @@
 // It reads pods and the sizes of groups (package podgroup), returns which gangs an update may
 // concern, and decides nothing.
 //
-// Groups may be used concurrently. What it returns nobody may change.
+// Groups may be used concurrently. Callers must not change its results.
 package gang
 
 import (
@@ -162,8 +162,8 @@ func sumOf(pods []*corev1.Pod) (sum amount) {
 }
 
 // Refills is the gang that runs and from which the pod, which waits, is missing; nil for none. The
-// gang is below its minimum until the pod is placed. Where what is missing asks for more than
-// the rest has it is none: nobody goes before others with a large pod for having small ones.
+// gang is below its minimum until the pod is placed. It is none where the missing members ask for more than
+// the rest has. No large pod goes before others for having small ones.
 func (gs *Groups) Refills(pod *corev1.Pod) *Gang {
 	name, is := podrequest.GroupOf(pod)
 	if !is {
@@ -301,7 +301,7 @@ func (gs *Groups) PlacedWith(pod *corev1.Pod) (name podrequest.Group, with bool)
 	return podrequest.Group{}, false
 }
 
-// Alone reports whether the pod is placed by itself: it belongs to no gang, or there are
+// Alone reports whether the pod is placed alone: it belongs to no gang, or there are
 // enough of its gang with it. One of an earlier incarnation is not the one that is missing:
 // its controller was made again, and it goes in a moment.
 func (gs *Groups) Alone(pod *corev1.Pod) bool {
@@ -315,8 +315,8 @@ func (gs *Groups) Alone(pod *corev1.Pod) bool {
 
 // Split reports whether any one of the due members makes the gang complete. They are placed
 // one by one then; single are the members that were not looked at so yet. A member that
-// becomes due later is looked at as it comes, so once is enough, until the gang has changed
-// since g was worked out, or a member is lost or gets another controller: then other members
+// becomes due later is looked at as it comes, so once is enough. It is not when the gang has changed
+// since g was worked out, or a member is lost or gets another controller. Then other members
 // may count.
 func (gs *Groups) Split(g *Gang) (split bool, single []*corev1.Pod) {
 	gs.mu.Lock()

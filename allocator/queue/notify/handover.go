@@ -81,7 +81,7 @@ type placedPod struct {
 }
 
 // Placed sends where the pod is, if there was an event that it waits, by this leader (waited)
-// or by the one before. The placement is on the pod itself too: an event for each would be
+// or by the one before. The placement is on the pod itself too. An event for each would be
 // one write in five of all that a pod takes until it is bound.
 func (n *Notifier) Placed(pod *corev1.Pod, where string, waited bool) {
 	n.mu.Lock()

@@ -9,7 +9,7 @@ import (
 
 const (
 	// RepeatAfter is how long new figures for a reason, or a reason that has come back,
-	// wait for at least before they are worth another event. It doubles with each,
+	// wait at least before another event is sent. It doubles with each,
 	// up to RepeatRarely: a reason that flaps says less and less.
 	RepeatAfter  = time.Minute
 	RepeatRarely = time.Hour

@@ -135,7 +135,7 @@ const eventPatience = 2 * time.Second
 // EventPause is for how long none is written after one that was not taken in time.
 const EventPause = time.Minute
 
-// Once is Emit for a change that is written after the event: it is sent once, also if the
+// Once is Emit for a change that is written after the event. It is sent once, also if the
 // leader dies in between and the next one repeats it. An event that the API server does not
 // take, or not in time, is only logged: the change is more important.
 func (n *Notifier) Once(ctx context.Context, pod *corev1.Pod, kind, reason, text, change string) error {

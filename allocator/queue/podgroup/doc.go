@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package podgroup owns how many pods of a group must start together. It reads what users
-// write for others already: the native PodGroup (scheduling.k8s.io, where the API server
-// serves it), the PodGroup of the coscheduling plugin (scheduling.x-k8s.io, where its CRD
-// is installed), and Kueue's pod groups, which are label and annotation only.
+// write for others already. That is the native PodGroup (scheduling.k8s.io, where the API server
+// serves it), and the PodGroup of the coscheduling plugin (scheduling.x-k8s.io, where its CRD
+// is installed). Kueue's pod groups are label and annotation only.
 //
-// It never decides and never writes. What a cluster serves is discovered while it
+// It never decides and never writes. The APIs that a cluster serves are discovered while it
 // runs: a CRD may come and go.
 package podgroup

@@ -49,7 +49,7 @@ const (
 )
 
 // Min is how many pods of a group must start together, given those that there are:
-// 1 means that each may start by itself. Errors other than ErrUnknown are for the
+// 1 means that each may start alone. Errors other than ErrUnknown are for the
 // owners of the pods: they name the field and the remedy.
 func (s *Sizes) Min(n podrequest.Group, members []*corev1.Pod) (int, error) {
 	if n.API == podrequest.Kueue {
@@ -84,8 +84,8 @@ func (s *Sizes) Ends(n podrequest.Group) string {
 	return s.sizes[n].ends
 }
 
-// Topology are the labels of which the nodes of a group's pods must have the same values, as its
-// schedulingConstraints.topology has them; empty where the pods may be anywhere.
+// Topology are the labels of which the nodes of a group's pods must have the same values. They are those of its
+// schedulingConstraints.topology; empty where the pods may be anywhere.
 func (s *Sizes) Topology(n podrequest.Group) []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

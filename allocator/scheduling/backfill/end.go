@@ -11,7 +11,7 @@ import (
 	"vernier.dev/vernier/allocator/state/podstate"
 )
 
-// Slack is added to a pod's activeDeadlineSeconds and grace: the kubelet acts on a deadline
+// Slack is added to a pod's activeDeadlineSeconds and grace. The kubelet acts on a deadline
 // some seconds late, and the node agent reports the containers' end after that.
 const Slack = 60 * time.Second
 
@@ -24,7 +24,7 @@ func Leaves(pod *corev1.Pod, now time.Time, lookahead time.Duration) bool {
 	return podstate.Terminal(pod) || pod.DeletionTimestamp != nil && !pod.DeletionTimestamp.After(now.Add(lookahead+Slack))
 }
 
-// EndOf is when the pod has ended at the latest; false where nobody knows, where that is beyond the
+// EndOf is when the pod has ended at the latest. It is false where nobody knows, where that is beyond the
 // lookahead, and of a pod that is there although it was to have ended. A pod that has not started
 // counts as starting now.
 func EndOf(pod *corev1.Pod, now time.Time, lookahead time.Duration) (time.Time, bool) {

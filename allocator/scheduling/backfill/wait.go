@@ -52,7 +52,7 @@ func (w *Wait) order() int {
 }
 
 // Earliest is where and when the demand fits first on the node, as the pods end that have
-// slices there. ends are the known ends by pod; other pods end at an unknown time. False where
+// slices there. The ends are the known ends by pod; other pods end at an unknown time. False where
 // the demand does not fit even on the empty node.
 //
 // No pod of Leaving can stay: without the end of any one of them the demand does not fit.

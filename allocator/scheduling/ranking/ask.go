@@ -17,7 +17,7 @@ type Ask struct {
 	Mem v1alpha1.MiB
 }
 
-// inWords tells whether the engine can rank nodes for the pod. It packs, so it
+// inWords reports whether the engine can rank nodes for the pod. It packs, so it
 // cannot spread, and it knows devices by model and room, not by UUID nor by what
 // shares them.
 func (a *Ask) inWords() bool {

@@ -84,8 +84,8 @@ func (r *Ranking) each(a *Ask, nodes map[string]*node, aside bool, yield func(pl
 	return true
 }
 
-// Short tells whether there is no room for the pod on any devices, whatever else
-// there is of the host: to be asked when there are no plans.
+// Short reports whether there is no room for the pod on any devices, whatever else
+// there is of the host. It is to be asked when there are no plans.
 func (r *Ranking) Short(a *Ask) bool {
 	bare := Ask{Demand: a.Demand}
 	for range r.Plans(&bare) {
@@ -94,14 +94,14 @@ func (r *Ranking) Short(a *Ask) bool {
 	return true
 }
 
-// Takes tells whether the node has the CPU and memory for the pod, whatever there is of
-// devices: there are no plans for those that don't.
+// Takes reports whether the node has the CPU and memory for the pod, whatever there is of
+// devices. There are no plans for those that don't.
 func (r *Ranking) Takes(name string, a *Ask) bool {
 	n := r.nodes[name]
 	return n == nil || n.host.takes(a)
 }
 
-// takes tells whether the host has the CPU and memory, exactly.
+// takes reports whether the host has the CPU and memory, exactly.
 func (h *Host) takes(a *Ask) bool {
 	return (a.CPU == 0 || a.CPU <= h.CPU) && (a.Mem == 0 || a.Mem <= h.Mem)
 }

@@ -98,7 +98,7 @@ func (r *Ranking) Learn(a *Ask) {
 // Reprice is for the time between decisions: what was learnt begins to count.
 func (r *Ranking) Reprice() { r.engine.Reprice() }
 
-// Set is told what a node has. room is nil for one that takes nothing now.
+// Set notes what a node has. The room is nil for one that takes nothing now.
 func (r *Ranking) Set(name string, room *placement.Node, host Host) {
 	n := r.nodes[name]
 	if n == nil {
@@ -133,7 +133,7 @@ func (r *Ranking) Set(name string, room *placement.Node, host Host) {
 	}
 }
 
-// Delete is told that a node is gone.
+// Delete notes that a node is gone.
 func (r *Ranking) Delete(name string) {
 	if n := r.nodes[name]; n != nil {
 		r.link(n, nil)

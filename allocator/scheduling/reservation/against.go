@@ -15,9 +15,9 @@ import (
 )
 
 // Against are the reservations that hide room from the asker, the oldest first. It sees through
-// its own, through those of a lower priority, of the first that waits where it goes before that
-// one in all namespaces (queue.Precedence), and through those of room that it would have left before
-// anybody could have it; these are the filled.
+// its own and those of a lower priority. It sees through that of the first that waits where it goes before that
+// one in all namespaces (queue.Precedence). It sees through those of room that it would have left before
+// any other could have it; these are the filled.
 func (rs *Reservations) Against(a Asker) (against, filled []*Reservation) {
 	all := rs.All()
 	if len(all) == 0 {

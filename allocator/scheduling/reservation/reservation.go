@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reservation owns the room that is promised and not granted: to whom, how much on
-// which device, which pods have to leave before, and until when. Everybody of an equal or a
+// Package reservation owns the room that is promised and not granted. It has the owner, the amounts on
+// each device, the pods that have to leave before, and the end. Everybody of an equal or a
 // lower priority sees it as taken.
 //
 // It decides who goes next, never whether sums hold: ledgers know nothing of it, and no
@@ -35,8 +35,8 @@ const (
 	Most = 64
 	// MostOf is how many pods of one namespace may have.
 	MostOf = Most / 2
-	// MaxAway is for how long a node of a reservation may take no slices, for how long the
-	// room may be free and its owner, whom the scheduler refuses there, not start, and for how long the
+	// MaxAway is for how long a node of a reservation may take no slices. For so long the
+	// room may be free and its owner, which the scheduler refuses there, not start. For so long the
 	// owner may wait for something else than room, as for other pods of its gang.
 	MaxAway = time.Minute
 	// MaxRefused is for how long pods may stay whose eviction is refused.
@@ -112,13 +112,13 @@ type note struct {
 	allowed               int // priority.Classes.Version
 }
 
-// New knows of none. Forget is to be called for each pod that is gone. Who ends later than the
+// New knows of none. Forget is to be called for each pod that is gone. A pod that ends later than the
 // lookahead does so at an unknown time.
 func New(cache *cache.Cache, queue *queue.Queue, clock clock.PassiveClock, lookahead time.Duration) *Reservations {
 	return &Reservations{cache: cache, queue: queue, clock: clock, lookahead: lookahead, notes: map[*Reservation]*note{}, ended: func(*Reservation, string) {}}
 }
 
-// OnEnd has ended called with each reservation that is of no use any more, and why; empty where its
+// OnEnd has ended called with each reservation that is of no use any more, and why. That is empty where its
 // owner has the room or does not wait for it.
 func (rs *Reservations) OnEnd(ended func(r *Reservation, why string)) { rs.ended = ended }
 
@@ -215,9 +215,9 @@ func (rs *Reservations) Drop(r *Reservation, why string) {
 	rs.ended(r, why)
 }
 
-// Review ends the reservations that are of no use any more: of owners that have their slices or
-// do not wait for them, reservations that have expired or are on devices that take no slices now,
-// whose room a higher priority has taken, or whose victims are not evicted.
+// Review ends the reservations that are of no use any more. Their owners have their slices or
+// do not wait for them. They have expired or are on devices that take no slices now,
+// a higher priority has taken the room, or the victims are not evicted.
 func (rs *Reservations) Review() {
 	now := rs.clock.Now()
 	var over []func()

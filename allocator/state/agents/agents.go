@@ -2,7 +2,7 @@
 
 // Package agents owns which node agents are there, as the kubelets say it of the agents'
 // pods. The allocator's watch of all pods has these among them, so to know it costs the API
-// server nothing while nothing changes: the kubelet probes each agent itself, and writes its
+// server nothing while nothing changes. The kubelet probes each agent itself, and writes its
 // pod's status when that changes. Leases that agents renew every 10 s would be 500 writes a
 // second at 5,000 nodes.
 //
@@ -151,5 +151,5 @@ func why(pod *corev1.Pod) string {
 			return "its readiness probe fails: kubectl -n " + v1alpha1.SystemNamespace + " describe pod " + pod.Name
 		}
 	}
-	return cmp.Or(pod.Status.Reason, "the kubelet has not started it, or has not been heard of")
+	return cmp.Or(pod.Status.Reason, "the kubelet has not started it, or does not report")
 }

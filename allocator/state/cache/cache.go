@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cache owns what is known of the cluster: the pods that have to do with us, the
-// ledgers (package index), which pods are placed at the moment and where, and where the
+// Package cache owns what is known of the cluster: the pods that have to do with us, and the
+// ledgers (package index). It knows which pods are placed at the moment and where, and where the
 // scheduler's filters count each pod.
 //
 // It returns what an update changes and calls nobody; package eventhandlers fans that out.

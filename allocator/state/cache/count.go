@@ -52,8 +52,8 @@ func (c *Cache) FinishPlacing(pods []*corev1.Pod) (ch Changes) {
 	return ch
 }
 
-// GiveUp notes that the pod, which is placed and was not bound in time, is to have no slices, and
-// no room on its node, until it is bound. Another leader gives it the time once more.
+// GiveUp notes that the pod, which was not bound in time, is to have no slices and
+// no room on its node until then. Another leader gives it the time once more.
 func (c *Cache) GiveUp(pod *corev1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

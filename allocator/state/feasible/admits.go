@@ -23,8 +23,8 @@ func (f *Filters) Admits(pods []*corev1.Pod) func(node string) bool {
 	}
 }
 
-// Admitting reports of a node whether one of the pods may go there by its node selector, its node
-// affinity and its tolerations, whatever is free.
+// Admitting reports of a node whether one of the pods may go there by node selector, node
+// affinity and tolerations, whatever is free.
 func Admitting(pods []*corev1.Pod) func(*corev1.Node) bool {
 	type wish struct {
 		nodeaffinity.RequiredNodeAffinity

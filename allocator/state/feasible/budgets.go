@@ -160,7 +160,7 @@ func (b *Budgets) Beyond() bool { return b.beyond }
 
 // BeyondBudgets says so of a namespace.
 func BeyondBudgets(namespace string) string {
-	return fmt.Sprintf("namespace %s has more than %d PodDisruptionBudgets, or more than %d terms in the selectors of all or %d in one, and all count as used up: make them fewer or shorter",
+	return fmt.Sprintf("namespace %s has more than %d PodDisruptionBudgets, or more than %d terms in the selectors of all or %d in one. All count as used up: make them fewer or shorter",
 		namespace, MaxBudgets, MaxBudgetTerms, podstate.MaxSelectorTerms)
 }
 
@@ -174,10 +174,10 @@ func (b *Budgets) Covering(pod *corev1.Pod) (all []*policyv1.PodDisruptionBudget
 	return all
 }
 
-// Of is the budget that an eviction of the pod counts against, nil for none; false where the
-// Eviction API answers that several cover it, or there are too many to know. In its order
-// (EvictionREST.Create in k8s.io/kubernetes/pkg/registry/core/pod/storage): a pod that is pending,
-// has ended or is ending counts against none, and one that is not ready only while its budget
+// Of is the budget that an eviction of the pod counts against, nil for none. It is false where the
+// Eviction API answers that several cover it, or there are too many to know. It follows the order
+// of EvictionREST.Create in k8s.io/kubernetes/pkg/registry/core/pod/storage. A pod that is pending,
+// has ended or is ending counts against none. One that is not ready counts only while its budget
 // is short of ready ones and does not always allow it.
 func (b *Budgets) Of(pod *corev1.Pod) (budget *policyv1.PodDisruptionBudget, ok bool) {
 	switch pod.Status.Phase {

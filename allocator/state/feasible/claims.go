@@ -17,8 +17,8 @@ import (
 )
 
 // Undecided are what of the pod's volumes and resource claims the scheduler decides when
-// it binds the pod, in words that are equal where two pods may take it from each other:
-// the filters do not know what a pod takes that is on its way to its node. By what the
+// it binds the pod. The words are equal where two pods may take it from each other.
+// The filters do not know what a pod takes that is on its way to its node. By what the
 // filters know, so that it also tells when they know what a bound pod took.
 //
 //   - A claim for a volume that waits for its first pod is where that one goes.
@@ -103,7 +103,7 @@ func (f *Filters) unboundClaim(pod *corev1.Pod, of *corev1.Volume) (claim, class
 	return pod.Namespace + "/" + c.Name, class
 }
 
-// allocates tells whether the scheduler allocates devices of other drivers to the pod.
+// allocates reports whether the scheduler allocates devices of other drivers to the pod.
 func (f *Filters) allocates(pod *corev1.Pod) bool {
 	for i := range pod.Spec.ResourceClaims {
 		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
@@ -126,7 +126,7 @@ func (f *Filters) allocates(pod *corev1.Pod) bool {
 	return c == nil || c.Status.Allocation == nil
 }
 
-// asksByClass tells whether the pod asks for a device class as for an extended resource:
+// asksByClass reports whether the pod asks for a device class as for an extended resource:
 // its claim is made as it is bound. It is asked of each pod in each round, and nearly all
 // ask for nothing of the kind.
 func (f *Filters) asksByClass(pod *corev1.Pod) bool {
@@ -143,7 +143,7 @@ func (f *Filters) asksByClass(pod *corev1.Pod) bool {
 	return false
 }
 
-// isOfClass tells whether a resource of that name is had of a device class.
+// isOfClass reports whether a resource of that name is had of a device class.
 func (f *Filters) isOfClass(resource string) bool {
 	classes, err := f.factory.Resource().V1().DeviceClasses().Lister().List(labels.Everything())
 	return err == nil && slices.ContainsFunc(classes, func(c *resourcev1.DeviceClass) bool {

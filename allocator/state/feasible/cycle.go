@@ -52,7 +52,7 @@ func (f *Filters) Start(ctx context.Context, pod *corev1.Pod) (*Cycle, error) {
 //
 // The node is judged twice. First for the pod as its owner wrote it, so that what
 // the owner asked for holds. Then for the pod as it will be pinned, which is what
-// the scheduler will see: a pin can turn an acceptance into a refusal, because
+// the scheduler will see. A pin can turn an acceptance into a refusal, because
 // topology spread counts only the domains that the node affinity leaves.
 func (c *Cycle) Refusals(ctx context.Context, node string) ([]string, error) {
 	reasons, err := c.filters.refusals(ctx, &c.run, node)

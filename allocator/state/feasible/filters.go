@@ -123,12 +123,12 @@ func New(ctx context.Context, client kubernetes.Interface, factory informers.Sha
 	return f, errors.Join(err, failed)
 }
 
-// HasSynced tells whether the filters have taken in what there was of volumes, claims and
-// the like when the factory was started: its informers have it before.
+// HasSynced reports whether the filters have taken in the volumes, claims and
+// the like of the factory's start. Its informers have them before.
 func (f *Filters) HasSynced() bool { return f.factory.hasSynced() }
 
-// OnChange calls changed with each change of an object that the filters read, pods and nodes apart:
-// with the object before and after it, nil where there was or is none. The filters know of the
+// OnChange calls changed with each change of an object that the filters read, pods and nodes apart.
+// It gets the object before and after it, nil where there was or is none. The filters know of the
 // change by then. Call it before the factory is started.
 func (f *Filters) OnChange(changed func(was, is any)) error {
 	for _, kind := range f.Kinds() {
@@ -199,9 +199,9 @@ func (f *Filters) DeleteNode(name string) error {
 	return f.cache.RemoveNode(klog.Background(), old)
 }
 
-// Count counts the pod on the node, whatever its own nodeName: a pod that was
+// Count counts the pod on the node, whatever its own nodeName. A pod that was
 // placed but not yet bound is counted where it will go. An empty node counts it
-// nowhere. It tells whether that may change the answer for other pods.
+// nowhere. It reports whether that may change the answer for other pods.
 func (f *Filters) Count(pod *corev1.Pod, node string) (changed bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -49,7 +49,7 @@ func (f *Filters) Host(node string) Host {
 	}
 }
 
-// shut tells whether Kubernetes itself keeps pods off the node.
+// shut reports whether Kubernetes itself keeps pods off the node.
 func shut(node *corev1.Node) bool {
 	return node.Spec.Unschedulable || slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 		return strings.HasPrefix(t.Key, "node.kubernetes.io/") && t.Effect != corev1.TaintEffectPreferNoSchedule

@@ -42,7 +42,7 @@ func (f inOrder) Storage() storage.Interface   { return storage.New(f, metav1.Na
 func (f inOrder) Resource() resource.Interface { return resource.New(f, metav1.NamespaceAll, nil) }
 
 // InformerFor is how the groups above come to their informers. Of those that a plugin takes for
-// scores alone, which nobody reads here, it gives one that is never started: a cluster has many of
+// scores alone, which nobody reads here, it gives one that is never started. A cluster has many of
 // them, and tenants may write a MiB into each.
 func (f inOrder) InformerFor(of runtime.Object, anew internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
 	switch of.(type) {
@@ -56,7 +56,7 @@ func (f inOrder) InformerFor(of runtime.Object, anew internalinterfaces.NewInfor
 	return f.informers[kind]
 }
 
-// hasSynced tells whether all handlers know what there was when the factory was started.
+// hasSynced reports whether all handlers know what there was when the factory was started.
 func (f inOrder) hasSynced() bool {
 	for _, i := range f.informers {
 		if i.registration != nil && !i.registration.HasSynced() {

@@ -14,9 +14,9 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// Nominate notes the node on which the scheduler has others make room for a pod that is
-// counted nowhere, none where it has no such node: like the scheduler, the filters keep
-// that room from pods of the same or of lower priority. It tells whether that may change
+// Nominate notes the node on which the scheduler preempts for a pod that is
+// counted nowhere, none where it has no such node. Like the scheduler, the filters keep
+// that room from pods of the same or of lower priority. It reports whether that may change
 // the answer for other pods.
 func (f *Filters) Nominate(pod *corev1.Pod, node string) (changed bool, err error) {
 	f.mu.Lock()

@@ -10,18 +10,18 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// PodTerms is what a pod wishes of other pods, as far as it makes a difference to the
-// scheduler which of them are bound before it and which after. Two kinds of wishes do:
+// PodTerms is what a pod wishes of other pods, as far as their order of binding matters to the
+// scheduler. Two kinds of wishes do:
 //
 //   - Required affinity. The first of its kind may go anywhere, so a pod is refused when
 //     another that it selects was bound elsewhere before it.
-//   - Spread over domains of which some are not the pinned node's: it is refused while
+//   - Spread over domains of which some are not the pinned node's. It is refused while
 //     one of them has too few, or its own too many. With the default inclusion policy the
 //     pin leaves one domain, which is never ahead of itself, unless minDomains asks for
 //     more than one.
 //
 // All other filters only add up, or exclude pairs: anti-affinity, ports, resources come out
-// the same in any order. What volumes and resource claims do is told by Undecided.
+// the same in any order. For volumes and resource claims see Undecided.
 type PodTerms []podTerm
 
 // podTerm is for pods of the namespaces, of any where there are none.
@@ -63,7 +63,7 @@ func PodTermsOf(pod *corev1.Pod) (c PodTerms) {
 	return c
 }
 
-// Selects tells whether the other pod may be one of those wished for. It says yes too
+// Selects reports whether the other pod may be one of those wished for. It says yes too
 // often rather than too seldom.
 func (c PodTerms) Selects(other *corev1.Pod) bool {
 	return slices.ContainsFunc(c, func(w podTerm) bool { return w.selects(other) })
@@ -99,8 +99,8 @@ func (c PodTerms) Near(other *corev1.Pod) (keys []string) {
 	return keys
 }
 
-// Satisfies tells whether the other pod, if near, may be all that the affinity asks for:
-// to the scheduler one pod counts only if each of the terms selects it.
+// Satisfies reports whether the other pod, if near, may be all that the affinity asks for.
+// To the scheduler one pod counts only if each of the terms selects it.
 func (c PodTerms) Satisfies(other *corev1.Pod) bool {
 	return len(c.Near(other)) > 0 && !slices.ContainsFunc(c, func(w podTerm) bool { return w.topologyKey != "" && !w.selects(other) })
 }

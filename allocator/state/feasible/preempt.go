@@ -16,7 +16,7 @@ import (
 )
 
 // Harm is what it takes for a pod to get onto a node: the pods that the scheduler would
-// end there, in the terms by which it chooses between nodes itself.
+// end there, by its own criteria.
 type Harm struct {
 	// Violations are the pods that a PodDisruptionBudget would keep, Highest is the
 	// priority of the one that matters most, Pods is how many they are.
@@ -30,7 +30,7 @@ func (a Harm) Compare(b Harm) int {
 	return cmp.Or(cmp.Compare(a.Violations, b.Violations), cmp.Compare(a.Highest, b.Highest), cmp.Compare(a.Pods, b.Pods))
 }
 
-// MayPreempt tells whether there are pods that the scheduler might end for the pod's sake.
+// MayPreempt reports whether there are pods that the scheduler might end for the pod's sake.
 // For pods of its own groups it does nothing of the kind.
 func (f *Filters) MayPreempt(pod *corev1.Pod) bool {
 	if pod.Spec.SchedulingGroup != nil || pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
@@ -52,8 +52,8 @@ func (f *Filters) Counts(such func(priority.Class) bool) bool {
 	return false
 }
 
-// Preempts tells whether the scheduler, where it refuses the pod on the node, would end
-// pods of lower priority there to take it, all of which may be ended, and which harm that does.
+// Preempts reports whether the scheduler, where it refuses the pod on the node, would preempt for it there,
+// pods that all may be ended. It returns the harm that this does.
 // It is the scheduler's own code that is asked. Like Refusals it is asked twice: for the pod as
 // its owner wrote it, and pinned.
 func (c *Cycle) Preempts(ctx context.Context, node string, may func(victim *corev1.Pod) bool) (harm Harm, would bool, err error) {
@@ -102,7 +102,7 @@ func (f *Filters) preempts(ctx context.Context, r *run, info fwk.NodeInfo, may f
 	return Harm{Violations: violations, Highest: corev1helpers.PodPriority(victims[0]), Pods: len(victims)}, true, nil
 }
 
-// MayPreempt tells whether there is a pod of lower priority on the node. It takes far less
+// MayPreempt reports whether there is a pod of lower priority on the node. It takes far less
 // than Preempts.
 func (c *Cycle) MayPreempt(node string) bool {
 	info, err := c.filters.snapshot.Get(node)

@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// ShunnedAlike tells whether each pod that keeps others away from itself, by required
+// ShunnedAlike reports whether each pod that keeps others away from itself, by required
 // anti-affinity, keeps away both of these or neither. They are of one namespace. Those are
-// asked that the last cycle saw, and what cannot be told is told as no.
+// asked that the last cycle saw, and it reports no where it cannot know.
 func (f *Filters) ShunnedAlike(p, q *corev1.Pod) bool {
 	if maps.Equal(p.Labels, q.Labels) {
 		return true

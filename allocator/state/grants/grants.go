@@ -64,8 +64,8 @@ func entry(ledger *v1alpha1.SliceLedger, uuid string) (*v1alpha1.DeviceLedger, e
 }
 
 // Release takes out all slices of the pods that drop names, with what is held for
-// them, and the entries of devices that have no slices and that the node no longer
-// has. It tells whether anything changed.
+// them. It removes the entries of devices that have no slices and that the node no longer
+// has. It reports whether anything changed.
 func Release(ledger *v1alpha1.SliceLedger, drop func(types.UID) bool) bool {
 	changed := Commit(ledger, drop)
 	for i := range ledger.Spec.Devices {
@@ -189,9 +189,9 @@ func Placement(ledger *v1alpha1.SliceLedger, pod types.UID) *v1alpha1.Placement 
 	return p
 }
 
-// Serves tells whether the ledger grants the pod exactly what the shares ask for:
-// every container its number of devices with its core and memory of each, and
-// nothing to any other container. The node compares the same before it starts a
+// Serves reports whether the ledger grants the pod exactly what the shares ask for.
+// Every container has its number of devices with its core and memory of each, and
+// no other container has any. The node compares the same before it starts a
 // container.
 func Serves(ledger *v1alpha1.SliceLedger, pod types.UID, shares map[string]v1alpha1.Share) bool {
 	granted := map[string]v1alpha1.DeviceCount{}

@@ -26,7 +26,7 @@ func Hold(ledger *v1alpha1.SliceLedger, owner string, until time.Time, pods ...t
 }
 
 // Commit ends the holds on the slices of the pods that take names: they are granted
-// now. It tells whether anything changed.
+// now. It reports whether anything changed.
 func Commit(ledger *v1alpha1.SliceLedger, take func(types.UID) bool) bool {
 	changed := false
 	for i := range ledger.Spec.Holds {

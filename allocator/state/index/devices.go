@@ -32,7 +32,7 @@ func Room(ledger *v1alpha1.SliceLedger) *placement.Node {
 }
 
 // Withheld says what is not granted of the nodes because their agents are not ready or not
-// reachable, or because people have cordoned it: how much, and what is first by name. Empty
+// reachable, or because it is cordoned. It has how much, and the first by name. Empty
 // when there is nothing.
 func Withheld(ledgers iter.Seq[*v1alpha1.SliceLedger]) string {
 	var away, cordoned first
@@ -81,9 +81,9 @@ func Unfiltered(ledger *v1alpha1.SliceLedger) *placement.Node {
 }
 
 // Ungranted yields the pods, each with a device, that have a container which uses the
-// device although the ledger grants that container nothing on it: its slices were
-// lost. How much it uses nobody knows any more. What another container of the pod
-// has on the device is of no help to it. Some may come more than once.
+// device although the ledger grants that container nothing on it. Its slices were
+// lost. How much it uses is not known any more. The slices that another container of the pod
+// has on the device are of no help to it. Some may come more than once.
 func Ungranted(ledger *v1alpha1.SliceLedger) iter.Seq2[types.UID, string] {
 	return func(yield func(types.UID, string) bool) {
 		var device *v1alpha1.DeviceLedger

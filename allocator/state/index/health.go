@@ -9,13 +9,13 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// Illness is why a slice is on something that is not well.
+// Illness is why a slice is on an unhealthy device or instance.
 type Illness struct {
 	// Reason is a word, for programs, and Message says of what, and why.
 	Reason, Message string
 }
 
-// Reasons of an Illness, and of what it was once all is well again.
+// Reasons of an Illness, and of what it was once all is healthy again.
 const (
 	ReasonUnhealthy = "GPUUnhealthy"
 	ReasonMissing   = "GPUMissing"

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package index owns the allocator's view of all ledgers: the newest version of
-// each that was seen or written, the room on every device, and which ledgers hold
-// slices of a pod.
+// Package index owns the allocator's view of all ledgers. It has the newest known version
+// of each, the room on every device, and the ledgers with slices of a pod.
 //
-// It never talks to the API server and never decides. What it shows may be
+// It never talks to the API server and never decides. Its view may be
 // behind; a decision made on it is fenced by the ledger's resourceVersion.
 package index
 
@@ -43,9 +42,9 @@ func New() *Index {
 }
 
 // Put takes in a ledger that a watch showed or a write returned, unless a newer
-// version of it is known: a grant just written is counted until the watch shows
+// version of it is known. A grant just written is counted until the watch shows
 // it or something newer. The index keeps the object; nobody may change it
-// afterwards. Put tells whether there is room now where there was none.
+// afterwards. Put reports whether there is room now where there was none.
 func (x *Index) Put(ledger *v1alpha1.SliceLedger) (roomy bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -85,8 +84,8 @@ func (x *Index) Delete(ledger *v1alpha1.SliceLedger) {
 	}
 }
 
-// Changed are the nodes whose room may be another since the last call, sorted: in which
-// order they are taken in may decide between nodes that are equally good.
+// Changed are the nodes whose room may be another since the last call, sorted. Their
+// order may decide between nodes that are equally good.
 func (x *Index) Changed() []string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -96,7 +95,7 @@ func (x *Index) Changed() []string {
 }
 
 // Draft shows the room that next leaves in place of that of known, the ledger that
-// it is to be written over; false when a newer one is known. Everything else goes on
+// it is to be written over. It is false when a newer one is known. Everything else goes on
 // showing known. A newer version that is put in ends that, and so does Drop.
 func (x *Index) Draft(known, next *v1alpha1.SliceLedger) bool {
 	x.mu.Lock()
@@ -111,7 +110,7 @@ func (x *Index) Draft(known, next *v1alpha1.SliceLedger) bool {
 }
 
 // Drop shows again what known leaves, unless a newer version has come: its draft was
-// not written. Drop tells whether there is room now where there was none.
+// not written. Drop reports whether there is room now where there was none.
 func (x *Index) Drop(known *v1alpha1.SliceLedger) (roomy bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

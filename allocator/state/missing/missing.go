@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package missing owns how slices that a ledger has lost are written back: where their
+// Package missing owns how slices that a ledger has lost are written back. They go where their
 // containers run or ran, or on other devices of the node if theirs are gone. Every function
 // is pure: a pod and a ledger in, a new ledger out.
 package missing
@@ -49,7 +49,7 @@ func InPlace(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedg
 }
 
 // Moved is the ledger with the pod's slices where they belong but for those on a
-// device that the node has no more: their containers get others, if none of them runs;
+// device that the node has no more. Their containers get others, if none of them runs. It is
 // false when there are none for them, or there is no need, or a class of theirs is not known.
 // Nothing of the kind is started before the ledger says that the device is back, as when slices
 // are reassigned.

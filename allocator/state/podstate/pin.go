@@ -10,10 +10,10 @@ import (
 )
 
 // PinTo is the affinity narrowed to one node. The node is matched by metadata.name
-// and not by the hostname label: the scheduler then looks at that node only, and
+// and not by the hostname label. The scheduler then looks at that node only, and
 // the label's value may differ from the name.
 //
-// Terms are alternatives, so every existing term gets the pin appended, which is
+// Terms are alternatives, so every existing term gets the pin appended. That is
 // the only change to a term that is allowed on a gated pod. An empty term matches
 // no node and stays empty.
 func PinTo(affinity *corev1.Affinity, node string) *corev1.Affinity {

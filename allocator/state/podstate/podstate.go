@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podstate owns the reading of a pod's state: which gates it has left, whether it is
-// placed, bound, refused or done, and what of it the cache keeps. Every function is pure.
+// Package podstate owns the reading of a pod's state: its gates, whether it is
+// placed, bound, refused or done, and what the cache keeps. Every function is pure.
 package podstate
 
 import (
@@ -75,7 +75,7 @@ func Terminal(pod *corev1.Pod) bool {
 }
 
 // NeverRuns reports whether the pod was deleted before it was bound and only waits
-// for its finalizers: the API server binds no pod that is being deleted.
+// for its finalizers. The API server binds no pod that is being deleted.
 func NeverRuns(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil && pod.Spec.NodeName == ""
 }

@@ -21,7 +21,7 @@ import (
 
 // Trim drops from an object, before it is cached, what is large and what neither
 // the scheduler's filters nor we read. Every pod of the cluster is cached, since
-// every pod takes room on its node. What tenants write is left in some hundred bytes, or
+// every pod takes room on its node. The tenants' texts are cut to some hundred bytes, or
 // bounded. Nothing of the cache is ever written back.
 func Trim(obj any) (any, error) {
 	if m, err := meta.Accessor(obj); err == nil {
@@ -162,7 +162,7 @@ func TrimPod(p *corev1.Pod) {
 }
 
 // AnnotationTrimmed is, in the cache alone, why a gated pod is not placed whose affinity and
-// the like are beyond the bounds: they are not kept. In a selector it is the only key of one that
+// the like are beyond the bounds. They are not kept. In a selector it is the only key of one that
 // is not kept.
 const AnnotationTrimmed = v1alpha1.Prefix + "trimmed"
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package priority owns which PriorityClasses count against pods of other namespaces: those that the
-// operator allows to all namespaces, and those that the labels of a namespace allow to it.
+// Package priority owns which PriorityClasses count against pods of other namespaces. The
+// operator allows some to all namespaces, and the labels of a namespace allow some to it.
 //
-// Kubernetes lets whoever may create a pod name any class. In its own namespace the priority of a pod
+// InKubernetes a user who may create a pod may name any class. In its own namespace the priority of a pod
 // counts as it is. Against pods of other namespaces a class that is not allowed counts as 0 at most,
-// which is what a pod without a class has: so whoever names one takes nothing from others, and
-// whoever names one below 0 yields to them.
+// which is what a pod without a class has. So a pod with one takes nothing from others, and
+// a pod with one below 0 yields to them.
 package priority
 
 import (
@@ -126,7 +126,7 @@ func (cs *Classes) allows(c Class) bool {
 	return cs.in[c.Namespace][c.Name]
 }
 
-// Least is the priority of pods of one namespace that are placed together: the lowest of theirs, so
+// Least is the priority of pods of one namespace that are placed together. It is the lowest of theirs, so
 // that one of a high priority lifts no others.
 func (cs *Classes) Least(pods []*corev1.Pod) (least Priority) {
 	for i, pod := range pods {

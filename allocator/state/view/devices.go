@@ -78,7 +78,7 @@ func (d *Device) Why() string {
 	return text
 }
 
-// Devices lists the GPUs of all ledgers, by node and index; those that a node no
+// Devices lists the GPUs of all ledgers, by node and index. Those that a node no
 // longer sees but still has grants on, or a cordon, come last of their node.
 func Devices(ledgers []v1alpha1.SliceLedger) []Device {
 	var all []Device

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view owns the view model that the page and `kubectl vernier` show: it turns
+// Package view owns the view model that the page and `kubectl vernier` show. It turns
 // ledgers, pods, events and agents' metrics into nodes, devices, slices, waiting pods and
 // uses. The plugin prints these types with -o json: within a version of its format fields
 // are added only.
 //
-// It never talks to a cluster or reads a clock, and never adds up anything in
-// another way than the rules of the SliceLedger CRD do.
+// It never talks to a cluster or reads a clock, and adds up nothing in
+// another way than the rules of the SliceLedger CRD.
 package view
 
 import "vernier.dev/vernier/api/v1alpha1"

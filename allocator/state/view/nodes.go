@@ -39,10 +39,10 @@ type Node struct {
 type Driver struct {
 	Version string `json:"version,omitempty"`
 	CUDA    string `json:"cuda,omitempty"`
-	// MemoryLimits tells whether the driver holds containers to a memory limit.
+	// MemoryLimits reports whether the driver holds containers to a memory limit.
 	MemoryLimits       bool   `json:"memoryLimits"`
 	MemoryLimitsReason string `json:"memoryLimitsReason,omitempty"`
-	// MPS tells whether slices can be in mode mps.
+	// MPS reports whether slices can be in mode mps.
 	MPS       bool   `json:"mps"`
 	MPSReason string `json:"mpsReason,omitempty"`
 	// GDR is how RDMA devices reach the memory of GPUs.

@@ -18,7 +18,7 @@ import (
 const StateFinished = "finished"
 
 // Finish marks the granted slices whose containers have completed, by the status of their
-// pods: a ledger does not tell them from containers that have not started.
+// pods. A ledger does not tell them from containers that have not started.
 func Finish(all []Slice, pods []corev1.Pod) {
 	byUID := make(map[types.UID]*corev1.Pod, len(pods))
 	for i := range pods {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chain owns how several hooks of a CDI spec become one, which
-// vernier-cdi-hook runs as if the runtime had run them one after the other. It
+// Package chain owns how several hooks of a CDI spec become one. The program
+// vernier-cdi-hook runs it as the runtime would run them one after the other. It
 // knows nothing of what a hook does.
 package chain
 
@@ -18,7 +18,7 @@ const next = "--"
 // Join makes one hook of those that follow each other at the same stage, with the
 // same program and environment. The runtime runs the hooks of one stage in their
 // order, so this changes nothing but the number of processes. A hook that has a
-// timeout, or an argument that would part it, stays by itself.
+// timeout, or an argument that would part it, stays apart.
 func Join(hooks []*specs.Hook) []*specs.Hook {
 	var joined []*specs.Hook
 	for _, h := range hooks {

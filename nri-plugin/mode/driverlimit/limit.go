@@ -2,7 +2,7 @@
 
 // Package driverlimit owns the driver's own memory limit on a container's cgroup.
 // It is no mode: it makes the memory side of one stronger, where driver, device
-// and cgroups allow, and says in the slice's status why where they do not.
+// and cgroups allow. Elsewhere it says in the slice's status why they do not.
 //
 // It never starts a container that it does not know to be held or not.
 package driverlimit
@@ -41,7 +41,7 @@ func (d *Limit) Apply(c mode.Container, pid uint32, all []v1alpha1.SliceStatus) 
 }
 
 // Observe does the same for a container that runs. It changes no limit that is in force,
-// whoever has set it. Where there is none at all it sets it: the agent was away between
+// set by any writer. Where there is none at all it sets it. The agent was away between
 // the container's creation and its start, which the runtime then does not hold back.
 func (d *Limit) Observe(c mode.Container, pid uint32, all []v1alpha1.SliceStatus) error {
 	return d.each(c, pid, all, func(g ledger.Grant, cgroup string) error {

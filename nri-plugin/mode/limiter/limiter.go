@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package limiter owns the mode that works on every driver: libvgpu inside the
-// container's processes, and the driver's own memory limit on top where there is
+// container's processes, and the driver's own memory limit where there is
 // one.
 //
 // It never touches what a running container was given.
@@ -55,7 +55,7 @@ type made struct {
 }
 
 // New keeps its files below dir, which must have the same path on the
-// node: the runtime mounts from there. library is the libvgpu.so to install.
+// node: the runtime mounts from there. The library is the libvgpu.so to install.
 func New(dir, library string, driver *driverlimit.Limit) (*Limiter, error) {
 	l := &Limiter{files: files{dir: dir}, driver: driver, ready: map[ledger.Key]made{}, given: map[string]folder{}, paced: newPaced()}
 	return l, l.files.install(library)
@@ -96,7 +96,7 @@ func (l *Limiter) prepare(c mode.Container) (folder, error) {
 }
 
 // Inject gives the devices, the library and the limits, and counters that no
-// earlier run can have damaged. What is mounted was made for what the ledger
+// earlier run can have damaged. The mounted files are for what the ledger
 // grants now.
 func (l *Limiter) Inject(c mode.Container, adjust *api.ContainerAdjustment) error {
 	l.mu.Lock()
@@ -177,7 +177,7 @@ func bind(source, destination, access string) *api.Mount {
 }
 
 // Apply adds what the image preloads, sets the driver's limit where there is one,
-// and lets the container share its devices' time with those beside it.
+// and lets the container share its devices' time with others.
 func (l *Limiter) Apply(c mode.Container, pid uint32) ([]v1alpha1.SliceStatus, error) {
 	if err := l.preload(c, pid); err != nil {
 		return nil, err

@@ -38,7 +38,7 @@ func (l *Limiter) ShareTime(ctx context.Context) error {
 func (l *Limiter) Working() []string { return l.paced.loop.Working() }
 
 // Sampled takes what NVML says each process has had of a GPU, in percent, and the runtime's
-// ids of the containers that they are in: what others had is not charged to those here.
+// ids of their containers. The use of others is not charged to those here.
 func (l *Limiter) Sampled(uuid string, busy map[int]int, containers map[int]string) {
 	l.mu.Lock()
 	owners := map[int]*pace.Container{}

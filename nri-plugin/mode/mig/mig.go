@@ -2,7 +2,7 @@
 
 // Package mig owns the mode in which a slice is an instance of its own, cut out of
 // the device by the hardware. It makes an instance where the ledger has a slice and
-// none is there, before the container is created, and destroys what it has made
+// none is there, before the container is created. It destroys its own instance
 // when the ledger has no slice on it any more. An instance that is there already
 // is used.
 //
@@ -83,7 +83,7 @@ func (m *Mode) Inject(c mode.Container, adjust *api.ContainerAdjustment) error {
 		d, _ := now.Device(g.UUID)
 		i, found := at(d.Instances, g.MIG)
 		if !found || i.UUID == "" {
-			return fmt.Errorf("the MIG instance of profile %d at %d on device %s is not ready; it is tried again, and the agent's log says what keeps it", g.MIG.Profile, g.MIG.Start, g.UUID)
+			return fmt.Errorf("the MIG instance of profile %d at %d on device %s is not ready. It is tried again, and the agent's log says what keeps it", g.MIG.Profile, g.MIG.Start, g.UUID)
 		}
 		uuids = append(uuids, i.UUID)
 		adjust.AddCDIDevice(&api.CDIDevice{Name: v1alpha1.CDIKind + "=" + i.UUID})
@@ -95,7 +95,7 @@ func (m *Mode) Inject(c mode.Container, adjust *api.ContainerAdjustment) error {
 }
 
 // Apply reads back from the driver that the instances are those that the container
-// was given: one that was made again meanwhile has other rights.
+// was given. One that was made again since then has other rights.
 func (m *Mode) Apply(c mode.Container, _ uint32) ([]v1alpha1.SliceStatus, error) {
 	all, err := m.look(c)
 	if err != nil {

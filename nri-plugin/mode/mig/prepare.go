@@ -110,7 +110,7 @@ func (m *Mode) destroy(library device.Library, place spot) error {
 }
 
 // Settle brings instances and slices together, to be called after every change of
-// either: beside what Sweep does, an instance that was prepared and has vanished, as
+// either. Beside what Sweep does, an instance that was prepared and has vanished, as
 // by a reset of the device, is made again.
 func (m *Mode) Settle() error {
 	failed := []error{m.Sweep()}

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package mps owns the mode in which containers are clients of one MPS server on
-// their device. It has one control daemon for each device that has such slices: it
+// their device. It has one control daemon for each device that has such slices. It
 // starts it with the first, holds it to what the slices allow, watches it, and ends it
 // with the last. A daemon outlives the agent, and the next agent takes it up from what
 // is on the node.
 //
-// It never ends a client that its server serves, never uses a daemon of somebody
-// else's, and never lets a container see the pipe that daemons take commands from. What a
-// server shares with its clients by files in /dev/shm is in a tmpfs of the device's own:
-// no container sees that of the node, or of another device.
+// It never ends a client that its server serves, and never uses the daemon of another
+// owner. It never lets a container see the pipe that daemons take commands from. The files in /dev/shm that a
+// server shares with its clients are in a tmpfs of the device's own.
+// No container sees that of the node, or of another device.
 //
-// What binds whom: in protocol 3, which drivers from R615 on have, each slice has a
-// namespace, whose limits bind whom has its folder, whatever their environment says. In
-// the legacy protocol the server's own limits bind every client so, and are those of the
+// The limits depend on the protocol. In protocol 3, which drivers from R615 on have, each slice has a
+// namespace. Its limits bind every process that has its folder, whatever its environment says. In
+// the legacy protocol the server's own limits bind every client so. They are those of the
 // largest slice on the device, for a server has one limit for all. A slice's own limits
 // are then in its containers' environment, which can only lower the server's; a tenant
 // may drop them.
@@ -73,7 +73,7 @@ type Node struct {
 // Daemons are control daemons, each known by its folder.
 type Daemons interface {
 	// Mount mounts the tmpfs that the folder's daemon shares with its clients, unless it is
-	// there, of so much of the node's memory at most; Unmount is its end.
+	// there. It takes so much of the node's memory at most. Unmount is its end.
 	Mount(dir string, percent int) error
 	Unmount(dir string) error
 	// Shares reports whether a process has that tmpfs, and not another, as SharedMemory.
@@ -173,7 +173,7 @@ func (m *Mode) Inject(c mode.Container, adjust *api.ContainerAdjustment) error {
 	has, _ := m.server(g.UUID)
 	space, held := has.space(c, own)
 	if !held {
-		return fmt.Errorf("the MPS server of device %s is not ready; it is tried again, and the agent's log says what keeps it", g.UUID)
+		return fmt.Errorf("the MPS server of device %s is not ready. It is tried again, and the agent's log says what keeps it", g.UUID)
 	}
 	if err := m.files.give(c, g); err != nil {
 		return err
@@ -206,7 +206,7 @@ func only(c mode.Container) (ledger.Grant, error) {
 }
 
 // Apply reads back what its server holds every client to, and that the container has the
-// memory that clients share with it, and sets the driver's limit where there is one.
+// memory that clients share with it. It sets the driver's limit where there is one.
 func (m *Mode) Apply(c mode.Container, pid uint32) ([]v1alpha1.SliceStatus, error) {
 	g, err := only(c)
 	if err != nil {
@@ -222,7 +222,7 @@ func (m *Mode) Apply(c mode.Container, pid uint32) ([]v1alpha1.SliceStatus, erro
 	return all, nil
 }
 
-// Observe reads the driver's limit. How its server is the pod is told by events.
+// Observe reads the driver's limit. The state of its server is in events of the pod.
 func (m *Mode) Observe(c mode.Container, pid uint32) []v1alpha1.SliceStatus {
 	all := m.statuses(c, pid)
 	if m.node.Driver.Observe(c, pid, all) != nil {
@@ -237,14 +237,14 @@ func (m *Mode) statuses(c mode.Container, pid uint32) []v1alpha1.SliceStatus {
 	for i := range all {
 		switch {
 		case m.protocol(all[i].UUID) != namespaces:
-			mode.Note(&all[i], "MPS limits each process by itself, and one that drops its limits has those of the device's largest slice")
+			mode.Note(&all[i], "MPS limits each process apart, and one that drops its limits has those of the device's largest slice")
 			if m.branch() < manyUsers {
 				mode.Note(&all[i], "before driver R555 its server takes the clients of one user at a time: those of another wait until the last has ended")
 			}
 		case m.node.Root(pid):
-			mode.Note(&all[i], "MPS limits each process by itself, and takes commands from root of the node, which the container's first process is: give it another user (runAsUser) or a user namespace (hostUsers: false)")
+			mode.Note(&all[i], "MPS limits each process apart, and takes commands from root of the node, as the container's first process is. Give it another user (runAsUser) or a user namespace (hostUsers: false)")
 		default:
-			mode.Note(&all[i], "MPS limits each process by itself, and no multiprocessor is the slice's alone")
+			mode.Note(&all[i], "MPS limits each process apart, and no multiprocessor is the slice's alone")
 		}
 	}
 	return all

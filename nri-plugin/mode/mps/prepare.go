@@ -190,7 +190,7 @@ func (m *Mode) shares(uuid string) error {
 func common(c Daemons, dir string, pid int) error {
 	is, err := c.Shares(dir, pid)
 	if err == nil && !is {
-		err = fmt.Errorf("process %d has another %s than %s; see that the agent's state directory passes mounts on to the node (mountPropagation: Bidirectional), and that nobody unmounts there", pid, SharedMemory, shared(dir))
+		err = fmt.Errorf("process %d has another %s than %s. See that the agent's state directory passes mounts on to the node (mountPropagation: Bidirectional), and that nobody unmounts there", pid, SharedMemory, shared(dir))
 	}
 	return err
 }

@@ -146,9 +146,9 @@ type Process struct {
 	start uint64
 }
 
-// Processes finds them by what they were started with: the folder's pipes. Whose a
-// process is decides what it was started with, so one in another PID namespace than ours, as a
-// container has, is none of them: whoever called his process a daemon would have it ended
+// Processes finds them by what they were started with: the folder's pipes. The owner of a
+// process decides what it was started with. So one in another PID namespace than ours, as a
+// container has, is none of them. Else a tenant's process with a daemon's name would be ended
 // or waited for in place of the real one.
 func (p *Program) Processes(dir string) ([]Process, error) {
 	running, err := procfs.AllProcs()

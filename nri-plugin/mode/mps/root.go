@@ -10,7 +10,7 @@ import (
 )
 
 // Root reports whether a process is root as we see it: root of a container is, unless the
-// container has a user namespace. What cannot be read may be.
+// container has a user namespace. One that cannot be read may be.
 func Root(pid uint32) bool {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(text)) {

@@ -83,7 +83,7 @@ func (m *Mode) look(uuid string, s server, now time.Time) error {
 	if !known || had.server != s.pid {
 		had = fault{s.pid, now}
 		m.faults[uuid] = had
-		m.tell(uuid, ReasonFault, "a process on device %s had a fatal fault, and with it all processes that its MPS server serves have lost their contexts: they get nothing but errors and have to start again; the server takes new ones when they have ended, in %s at the latest", uuid, drain)
+		m.tell(uuid, ReasonFault, "a process on device %s had a fatal fault, and with it all processes that its MPS server serves have lost their contexts. They get nothing but errors and have to start again. The server takes new ones when they have ended, in %s at the latest", uuid, drain)
 	}
 	clients, err := c.clients(s.pid)
 	if err != nil || len(clients) > 0 && now.Sub(had.since) < drain {

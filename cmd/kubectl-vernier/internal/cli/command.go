@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cli owns the command line of `kubectl vernier`: flags, what is read
-// from the API server, and how it is printed. What the tables say is package
-// view's. It writes a device's cordon and evicts pods where it is told to (cordon,
+// from the API server, and how it is printed. The contents of the tables are package
+// view's. It writes a device's cordon and evicts pods where a flag or verb says so (cordon,
 // uncordon, drain), and everything else only reads. It never writes a grant.
 package cli
 
@@ -122,11 +122,11 @@ container) or none (no quota was asked for).`
 		c.ordered(c.ofNodes(c.sub("devices", "GPUs and what is granted of each", c.devices))),
 		c.ordered(c.chosen(c.sub("slices", "Slices by pod and container, with the guarantee in force", c.slices), "pods")),
 		c.ordered(c.chosen(c.sub("waiting", "Pods that wait for a slice, and why", c.waiting), "pods")),
-		c.ordered(c.chosen(c.sub("top", "What containers use of their slices now", c.top), "pods")),
+		c.ordered(c.chosen(c.sub("top", "Use that containers make of their slices now", c.top), "pods")),
 		c.whyCommand(),
 		c.fitCommand(),
 		c.sub("classes", "GPU classes, and how many units of each there are", c.classes),
-		c.sub("defrag", "What stands in the way of whole GPUs", c.defrag),
+		c.sub("defrag", "Slices that stand in the way of whole GPUs", c.defrag),
 		c.inspectCommand(),
 		c.explainCommand(),
 		c.cordonCommand(),

@@ -34,7 +34,7 @@ type explainer struct {
 func (c *command) explainCommand() *cobra.Command {
 	e := &explainer{command: c}
 	cmd := &cobra.Command{
-		Use: "explain -f FILE", Short: "What admission would make of the pods in manifests, without a cluster",
+		Use: "explain -f FILE", Short: "Changes that admission would make to the pods in manifests, without a cluster",
 		Long: `What the webhook would make of the pods in manifests, in a namespace labelled
 vernier.dev/inject=enabled: what each container asks for on each of its GPUs, and
 every warning and refusal. No cluster is asked. Templates are found in any kind.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package manifest owns finding the pods in manifests: those that stand there, and
-// the templates of whatever makes pods, of which it needs to know no kind.
+// the templates of workloads of any kind.
 //
 // It never judges what it finds.
 package manifest

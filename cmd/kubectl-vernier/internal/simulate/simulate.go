@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simulate owns the trial placement of pods that do not exist: one after the other
+// Package simulate owns the trial placement of pods that do not exist. It places one after the other
 // on a copy of what the ledgers leave, on nodes that the scheduler's filters accept.
 //
-// It never writes to the API server. What it does not know: pods that others create
+// It never writes to the API server. It does not know: pods that others create
 // at the same time, preemption, and volumes and claims that the pods would bring with them.
 package simulate
 
@@ -60,7 +60,7 @@ type Placed struct {
 	pods []*corev1.Pod
 }
 
-// Place places copies of the pod until one finds no room. What follows finds none either.
+// Place places copies of the pod until one finds no room. The next would find none either.
 func (c *Cluster) Place(ctx context.Context, pod *corev1.Pod, demand *placement.Demand, copies int) (Placed, error) {
 	var done Placed
 	for i := range min(copies, MaxPods) {

@@ -177,7 +177,7 @@ func (e *Evidence) oldPods(pod *corev1.Pod, d *appsv1.Deployment) string {
 	if old == 0 || d.Status.AvailableReplicas > replicas-most {
 		return "" // else the controller ends more of them
 	}
-	return fmt.Sprintf(`%s of an earlier template of Deployment/%s have slices until a new one is ready, as its maxUnavailable amounts to %d: `+
+	return fmt.Sprintf(`%s of an earlier template of Deployment/%s have slices until a new one is ready, as its maxUnavailable amounts to %d. `+
 		"`kubectl -n %s patch deployment %s -p '"+`{"spec":{"strategy":{"rollingUpdate":{"maxUnavailable":%d}}}}`+"'` ends one of them first",
 		countedPods(old), d.Name, most, d.Namespace, d.Name, most+1)
 }

@@ -42,7 +42,7 @@ type Holder struct {
 }
 
 // Defrag lists the fragments of all ledgers, those that take least to free first.
-// Each is looked at by itself: what would fit there if nothing else moved. It
+// Each is looked at alone: what would fit there if nothing else moved. It
 // counts room only, not what the scheduler says of nodes.
 func Defrag(all []v1alpha1.SliceLedger) []Fragment {
 	rooms := make([]*placement.Node, len(all))

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view owns what `kubectl vernier` prints: the view model of allocator/state/view,
-// which the page shares, and what pods in manifests would get, as tables and as
-// documents. What -o json and -o yaml print is a stable format of its own, so that a
-// change of the ledger does not break anybody's script.
+// Package view owns what `kubectl vernier` prints, as tables and documents: the view model
+// that it shares with the page, and what pods in manifests would get. The output of -o json and
+// -o yaml is a stable format of its own. A change of the ledger does not break anybody's script.
 //
 // It never talks to a cluster or reads a clock.
 package view

@@ -48,8 +48,8 @@ type FittingDevice struct {
 	Mem       v1alpha1.MiB     `json:"memMiB"`
 }
 
-// FitIn looks for room, class by class, in what room shows of each ledger, nil where nothing is granted. kept is
-// for whom room is missing there.
+// FitIn looks for room, class by class, in what room shows of each ledger, nil where nothing is granted. The kept is
+// for whom room is missing there. The
 // refusals are the scheduler's reasons against a node, empty where there are none.
 func FitIn(demand *placement.Demand, all []v1alpha1.SliceLedger, kept Kept, room func(*v1alpha1.SliceLedger) *placement.Node, refusals func(node string) string) []NodeClass {
 	classes := []NodeClass{}

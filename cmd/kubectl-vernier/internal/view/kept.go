@@ -24,8 +24,8 @@ type Kept struct {
 }
 
 // KeptFor is the room that is kept for the pods, by the allocator's events. These name the GPUs;
-// how much of each is what the pod asks for. What others still have there before they end is not
-// known, so nothing of it counts as free beside the pod.
+// how much of each is what the pod asks for. The amount that others still have there before they end is not
+// known. Nothing of it counts as free beside the pod.
 func KeptFor(pods []corev1.Pod, verdicts []corev1.Event, known *classes.Set, all []v1alpha1.SliceLedger) Kept {
 	k := Kept{map[string][]placement.Reserved{}, map[string][]string{}}
 	// All pods of a gang are sent the same event.

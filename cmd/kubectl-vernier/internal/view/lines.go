@@ -21,7 +21,7 @@ type squeeze struct {
 // squeezes are tried in this order.
 var squeezes = []squeeze{{2, 12, true}, {1, 12, true}, {2, 8, true}, {1, 8, true}, {1, 8, false}, {1, 7, false}, {1, 5, false}}
 
-// Lines is the table as wide as it is, or in width columns of characters: cells that are
+// Lines is the table as wide as it is, or in width columns of characters. Cells that are
 // too long go on below themselves, and nothing is left out. A width of 0 is none, and one
 // that is too narrow for the table counts as none.
 func (t Table) Lines(width int, header bool) (head, rows []string) {

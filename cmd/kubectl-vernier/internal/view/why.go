@@ -156,7 +156,7 @@ func (r *Reasoned) hasRoom(owners map[model.GPUOf][]string) string {
 	} else if len(names) > 0 {
 		others = strings.Join(names, ", ")
 	}
-	return ", and there is room: it is reserved for " + others + ", or what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last event"
+	return ", and there is room. It is reserved for " + others + ", or what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last event"
 }
 
 // refusals are what keeps the pod off a node, whatever is free there; empty where nothing is known to.
@@ -223,8 +223,8 @@ func NewReasonList(pods []Reasoned, refused []RefusedPods) ReasonList {
 	return ReasonList{NewList(KindReasons, pods), refused}
 }
 
-// Refusals are the controllers to whose pods the API server says no, by their FailedCreate
-// events: the last of each, unless it has created one of the pods since.
+// Refusals are the controllers whose pods the API server refuses, by their FailedCreate
+// events. It has the last of each, unless it has created one of the pods since.
 func Refusals(pods []corev1.Pod, events []corev1.Event) []RefusedPods {
 	last := model.LastEvents(events)
 	for i := range pods {

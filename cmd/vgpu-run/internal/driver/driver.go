@@ -3,7 +3,7 @@
 // Package driver asks the CUDA driver which devices there are: libcuda.so.1 and
 // nothing else, found as the command will find it (LD_LIBRARY_PATH and all).
 // The asking is done in a child process, so that vgpu-run itself never holds a
-// driver: no memory of the device, and no crash of a driver's, is its own.
+// driver. No memory of the device, and no crash of a driver's, is its own.
 package driver
 
 /*
@@ -35,7 +35,7 @@ type Device struct {
 }
 
 // Devices runs child, whose only work is to call Answer on its descriptor 3, and
-// returns what it says. What the driver itself prints is shown only if it fails.
+// returns what it says. The driver's own output is shown only if it fails.
 func Devices(child *exec.Cmd) ([]Device, error) {
 	devices, said, err := ask(child)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && said != "" {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mounts gives a process a file system of its own in which the limiter's
-// files are where the library looks for them, as they are in a container, and
-// which differs from the machine's in nothing else. Nothing of it is seen outside
+// Package mounts gives a process a file system of its own. In it the limiter's
+// files are where the library looks for them, as they are in a container. It
+// differs from the machine's in nothing else. Nothing of it is seen outside
 // of the process and its children, and nothing is left when they have ended.
 //
-// What it changes for them: /etc, and the folder above /usr/local/vernier, are
-// ours, read-only, with all that was in them bound into place; what a neighbour
+// It changes for them: /etc, and the folder above /usr/local/vernier, are
+// ours, read-only, with all that was in them bound into place. A file that a neighbour
 // on the machine later adds to them, or replaces in /etc by renaming, isn't seen.
 package mounts
 

@@ -12,8 +12,8 @@ import (
 )
 
 // Namespace is how to start the process that is to call Enter: in a new mount
-// namespace and, without the right to make one, in a user namespace as well, as
-// the same user and group as now.
+// namespace, as
+// the same user and group as now. Without the right to make one, it is in a user namespace too.
 func Namespace() *syscall.SysProcAttr {
 	if mayMount() {
 		return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
@@ -58,9 +58,9 @@ func Drop() error {
 // Explain adds what can be done about an error of the process's start or of Enter.
 func Explain(err error) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("%w: a mount namespace is needed; run vgpu-run as root, or allow user namespaces to users "+
-			"(sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0); "+
-			"in a container, with the capability SYS_ADMIN", err)
+		return fmt.Errorf("%w: a mount namespace is needed. Run vgpu-run as root, or allow user namespaces to users "+
+			"(sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0), "+
+			"or in a container with the capability SYS_ADMIN", err)
 	}
 	return err
 }

@@ -168,7 +168,7 @@ func device(v string) (Device, error) {
 	name, rest, _ := strings.Cut(v, ",")
 	d := Device{Name: name}
 	if i, isIndex := d.Index(); isIndex && i < 0 || !isIndex && !layout.IsUUID(name) {
-		return d, fmt.Errorf("device %q: want an index from 0, or a UUID as nvidia-smi -L prints it (GPU-...; MIG instances are held to their share by the device itself)", name)
+		return d, fmt.Errorf("device %q: want an index from 0, or a UUID as nvidia-smi -L prints it (GPU-...). MIG instances are held to their share by the device itself", name)
 	}
 	for rest != "" {
 		var pair string

@@ -27,7 +27,7 @@ type Report struct {
 	// command that should have: it didn't load the library.
 	Processes int      `json:"processes"`
 	Devices   []Device `json:"devices"`
-	// OthersKnown: NVML has told what processes had of the devices that no vgpu-run limits.
+	// OthersKnown: NVML has reported what processes had of the devices that no vgpu-run limits.
 	OthersKnown bool `json:"others_known"`
 	// OthersBusy: no process of the run used CUDA, and others work on its devices.
 	OthersBusy bool `json:"others_busy,omitempty"`
@@ -80,7 +80,7 @@ func (r Report) Table(out io.Writer) error {
 	if r.Processes == 0 {
 		fmt.Fprintln(t, "No process used CUDA under the limiter. Static and musl programs don't load it.")
 		if r.OthersBusy {
-			fmt.Fprintln(t, "WARNING: other processes work on the device. What a command asks a service to start isn't limited: tmux, systemd-run, docker, sbatch; see vgpu-run --help.")
+			fmt.Fprintln(t, "WARNING: other processes work on the device. A process that a command asks a service to start isn't limited: tmux, systemd-run, docker, sbatch; see vgpu-run --help.")
 		}
 		if r.AddressSpace != 0 && r.ExitCode != 0 {
 			fmt.Fprintf(t, "ulimit -v is %d KiB: the CUDA driver needs more address space than the GPUs have memory. Try ulimit -v unlimited.\n", r.AddressSpace)

@@ -17,14 +17,14 @@ import (
 // Writer puts a report where it goes.
 type Writer func(form func(io.Writer) error) error
 
-// ToStderr writes to stderr. What can't be written there is lost: the exit code is the
+// ToStderr writes to stderr. A report that can't be written there is lost: the exit code is the
 // command's, and nobody reads stderr.
 func ToStderr(form func(io.Writer) error) error {
 	_ = form(os.Stderr)
 	return nil
 }
 
-// ToFile replaces the file when the report is written, whole or not at all. What is no
+// ToFile replaces the file when the report is written, whole or not at all. A path that is no
 // ordinary file, such as a pipe or a terminal, is written to. An error says now that it
 // couldn't be then.
 func ToFile(path string) (Writer, error) {

@@ -16,15 +16,15 @@ import (
 	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
-// Others is what NVML has told of processes that no limit holds, beside the session's command.
+// Others is what NVML has reported of processes that no limit holds, beside the session's command.
 type Others struct {
-	// Known: NVML has told, if only that there were none.
+	// Known: NVML has answered, if only that there were none.
 	Known bool
 	// Worked is for how long they have, by the UUID of the device.
 	Worked map[string]time.Duration
 }
 
-// Others is what has been told so far. A new leader goes on with it.
+// Others is what has been reported so far. A new leader goes on with it.
 func (s *Session) Others() Others { return readOthers(s.dir) }
 
 func readOthers(session string) Others {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package session owns the folder in which the vgpu-run of one user find each
-// other: a subfolder for each that runs, with the files of its command,
+// other. Each that runs has a subfolder with the files of its command,
 // as the node agent keeps them for a container.
 //
 //	DIR/<name>/limits     what its command may use
@@ -10,8 +10,8 @@
 //	DIR/<name>/others     for how long processes that no limit holds worked beside it
 //	DIR/lead              locked by the one that says it
 //
-// A subfolder is in use while its maker holds the lock on it; the kernel drops
-// the lock with the process, and whoever comes next removes the folder. Nobody
+// A subfolder is in use while its maker holds the lock on it. The kernel drops
+// the lock with the process, and the next session removes the folder. Nobody
 // ever waits for a lock.
 package session
 
@@ -40,8 +40,8 @@ type Session struct {
 	lock *os.File
 }
 
-// DefaultDir is the user's folder for sessions: the same whatever the environment says and
-// whether the user is logged in, so that a run from a desktop and one from cron find each other.
+// DefaultDir is the user's folder for sessions. It is the same whatever the environment says and
+// whether the user is logged in. A run from a desktop and one from cron find each other.
 func DefaultDir(uid int) string {
 	if uid == 0 {
 		return "/run/vgpu-run"
@@ -49,8 +49,8 @@ func DefaultDir(uid int) string {
 	return fmt.Sprintf("/tmp/vgpu-run-%d", uid)
 }
 
-// New makes a session in dir, which it makes if it must, for a command with
-// these limits, and removes the folders of sessions that have ended.
+// New makes a session in dir, and dir if it must, for a command with
+// these limits. It removes the folders of sessions that have ended.
 func New(dir string, limits layout.Limits) (*Session, error) {
 	s, err := create(dir, limits)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 const interval = 50 * time.Millisecond
 
 // ShareTime makes the sessions in dir share the time of their devices, until ctx
-// is done: one process does it for all, the one that holds the lock, and another
+// is done. One process does it for all, the one that holds the lock, and another
 // takes over when it ends. While it is stopped nobody does, and each command has
 // its plain quota. busy says how busy each process keeps a device (package samples).
 func ShareTime(ctx context.Context, dir string, busy func(uuid string) (map[int]int, error)) {
