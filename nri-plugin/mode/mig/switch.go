@@ -15,16 +15,16 @@ import (
 	"vernier.dev/vernier/nri-plugin/ledger"
 )
 
-// Switch puts the node's devices into MIG mode where the node's administrator wants it, one
-// at a time and only an idle one. It never takes one out of MIG mode.
+// Switch puts the node's devices into MIG mode where its operator wants it, one
+// at a time and only one that nothing is on. It never takes one out of MIG mode.
 //
 // It does so whether a slice waits for an instance or not. That is a decision: the way
 // back is by hand. One pod's request must not take the node's idle devices from all
 // that need them whole or in other modes.
 //
 // A slice that is granted just then must not find another device than it was planned for.
-// So the device is first shown as unhealthy. Every later grant has seen that, for a grant on
-// what was read before fails. An earlier grant is in the ledger that is read then.
+// So the device is first shown as unhealthy: every later grant has seen that, for a grant on
+// what was read before fails, and what came before is in the ledger that is read then.
 type Switch struct {
 	Node Node
 	// Wanted reports whether it is to be done on this node.

@@ -146,9 +146,9 @@ type Process struct {
 	start uint64
 }
 
-// Processes finds them by what they were started with: the folder's pipes. The owner of a
-// process decides what it was started with. So one in another PID namespace than ours, as a
-// container has, is none of them. Else a tenant's process with a daemon's name would be ended
+// Processes finds them by what they were started with: the folder's pipes. Whose a
+// process is decides what it was started with, so one in another PID namespace than ours, as a
+// container has, is none of them: a tenant who called his process a daemon would have it ended
 // or waited for in place of the real one.
 func (p *Program) Processes(dir string) ([]Process, error) {
 	running, err := procfs.AllProcs()
@@ -242,4 +242,16 @@ func (one Process) signal(how syscall.Signal) error {
 		return err
 	}
 	return nil
+}
+
+// Root reports whether a process is root as we see it: root of a container is, unless the
+// container has a user namespace. What cannot be read may be.
+func Root(pid uint32) bool {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(text)) {
+		if ids, is := strings.CutPrefix(line, "Uid:"); is {
+			return slices.Contains(strings.Fields(ids), "0")
+		}
+	}
+	return true
 }
