@@ -18,9 +18,9 @@ import (
 // container start without the plugins that it requires.
 const tolerateMissing = "tolerate-missing-plugins.noderesource.dev"
 
-// Check reads the annotations of a pod that asks for a share. gated reports
-// whether the pod has our gate. Then its shares are the webhook's own, from an
-// earlier round of the same admission, and are written again.
+// Check reads the annotations of a pod that asks for a share. gated tells
+// whether the pod has our gate: then its shares are the webhook's own, from an
+// earlier round of the same admission, and are not believed but written again.
 func Check(annotations map[string]string, gated bool, path *field.Path) (Wishes, field.ErrorList) {
 	wishes := WishesOf(annotations)
 	var errs field.ErrorList

@@ -130,8 +130,8 @@ const (
 	AnnotationCDIPrefix = "cdi.k8s.io/"
 )
 
-// PodConditionGPUHealthy is false on a pod while a device or MIG instance of its
-// slices is unhealthy or gone. It is false too while its devices lack the required topology. It is
+// PodConditionGPUHealthy is false on a pod while a device or a MIG instance that it has
+// slices of is unhealthy or gone, or while its devices do not have the topology that it requires, and
 // true once that is over. Pods that were never concerned don't have it.
 const PodConditionGPUHealthy corev1.PodConditionType = Prefix + "gpu-healthy"
 
