@@ -32,11 +32,7 @@ func TestDemo(t *testing.T) {
 	gpus.Args = []string{"--sys-dir=" + sysfsWithNIC(t)}
 	sys, err := up(t.Context(), gpus, rendered)
 	if sys != nil {
-		t.Cleanup(func() {
-			if err := sys.Down(); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { must.Report(t, sys.Down()) })
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -122,9 +122,7 @@ func TestAgentAndTheRealDaemon(t *testing.T) {
 			t.Errorf("the daemon does not look after its servers' files in /dev/shm: %s", log)
 		}
 		l.Spec.Devices = nil
-		if err := agent.Settle(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, agent.Settle())
 		if all, err := program.Processes(folders[0]); len(all) != 0 || err != nil {
 			t.Errorf("processes %+v, %v are left", all, err)
 		}

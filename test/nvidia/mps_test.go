@@ -112,9 +112,7 @@ func (d *daemon) files(t *testing.T) []string {
 func both(t *testing.T, d driver) (real, ours *daemon) {
 	t.Helper()
 	sim := simgpu.New(t, simgpu.Config{Driver: d.version, GPUs: []simgpu.GPU{{Model: simgpu.A100}}})
-	if err := sim.MPS("0", "no-start", "on"); err != nil { // as without a GPU
-		t.Fatal(err)
-	}
+	must.Do(t, sim.MPS("0", "no-start", "on")) // as without a GPU
 	return newDaemon(t, d.control()), newDaemon(t, sim.Program("nvidia-cuda-mps-control"), sim.Env()...)
 }
 

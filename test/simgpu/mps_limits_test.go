@@ -160,10 +160,8 @@ func TestExclusiveDeviceIsTheServersAndItsClients(t *testing.T) {
 	server := m.server(t)
 	a, b := holding(t, m.Sim, "", "--alloc", "100"), holding(t, m.Sim, "", "--alloc", "200")
 	m.fails(t, "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_MPS_PIPE_DIRECTORY="+m.pipe+"/nowhere")
-	infos, ret := d.GetComputeRunningProcesses()
-	ok(t, ret)
-	clients, ret := d.GetMPSComputeRunningProcesses()
-	ok(t, ret)
+	infos := value(d.GetComputeRunningProcesses())(t)
+	clients := value(d.GetMPSComputeRunningProcesses())(t)
 	if len(infos) != 3 || len(clients) != 2 || strconv.Itoa(int(infos[0].Pid)) != server {
 		t.Errorf("all %+v, clients %+v, server %s", infos, clients, server)
 	}

@@ -58,11 +58,7 @@ func TestInstalled(t *testing.T) {
 		Nodes: []system.NodeOptions{{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100}}},
 	})
 	if sys != nil {
-		t.Cleanup(func() {
-			if err := sys.Down(); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { must.Report(t, sys.Down()) })
 	}
 	if err != nil {
 		t.Fatal(err)
