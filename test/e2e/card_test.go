@@ -309,7 +309,9 @@ func TestCardPreemption(t *testing.T) {
 	for name, value := range map[string]int32{"card-low": 10, "card-high": 1000} {
 		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
 		must.Get(sys.Kube.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}))(t)
-		t.Cleanup(func() { must.Report(t, sys.Kube.SchedulingV1().PriorityClasses().Delete(context.Background(), name, metav1.DeleteOptions{})) })
+		t.Cleanup(func() {
+			must.Report(t, sys.Kube.SchedulingV1().PriorityClasses().Delete(context.Background(), name, metav1.DeleteOptions{}))
+		})
 	}
 	low := newPod("low").share(100, 0)
 	low.Spec.PriorityClassName = "card-low"

@@ -87,7 +87,9 @@ func podMonitorToken(t *testing.T) string {
 		t.Fatalf("the chart begins its monitoring with a %s", secret.GetKind())
 	}
 	must.Do(t, manifests.Apply(t.Context(), sys.Client, secret))
-	t.Cleanup(func() { must.Report(t, sys.Kube.CoreV1().Secrets(secret.GetNamespace()).Delete(context.Background(), secret.GetName(), metav1.DeleteOptions{})) })
+	t.Cleanup(func() {
+		must.Report(t, sys.Kube.CoreV1().Secrets(secret.GetNamespace()).Delete(context.Background(), secret.GetName(), metav1.DeleteOptions{}))
+	})
 	token := ""
 	await(t, "the Secret to have a token", func() (bool, string) {
 		s, err := sys.Kube.CoreV1().Secrets(secret.GetNamespace()).Get(t.Context(), secret.GetName(), metav1.GetOptions{})
