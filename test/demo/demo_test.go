@@ -14,9 +14,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"vernier.dev/vernier/test/docs"
 	"vernier.dev/vernier/test/manifests"
@@ -181,12 +178,5 @@ func TestPrints(t *testing.T) {
 
 func eventually(t *testing.T, what string, check func(context.Context) (bool, string)) {
 	t.Helper()
-	var last string
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (ok bool, _ error) {
-		ok, last = check(ctx)
-		return ok, nil
-	})
-	if err != nil {
-		t.Fatalf("waited in vain for %s\nlast seen:\n%s", what, last)
-	}
+	system.Await(t, patience, what, check)
 }
