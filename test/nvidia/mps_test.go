@@ -43,11 +43,7 @@ type daemon struct {
 
 func newDaemon(t *testing.T, program string, env ...string) *daemon {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mps") // a socket's path is bounded
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := simgpu.ShortDir(t)
 	d := &daemon{program: program, pipe: filepath.Join(dir, "pipe")}
 	logs := filepath.Join(dir, "log")
 	for _, made := range []string{d.pipe, logs} {

@@ -4,7 +4,6 @@ package simgpu
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -16,9 +15,7 @@ import (
 
 func migGPU(t *testing.T, model string) (*Sim, nvml.Interface, nvml.Device) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("MIG needs root")
-	}
+	needRoot(t, "MIG needs")
 	s := New(t, Config{GPUs: []GPU{{Model: model, MIG: true}}})
 	lib := open(t, s)
 	return s, lib, device(t, lib, 0)
@@ -156,9 +153,7 @@ func TestMIGDevices(t *testing.T) {
 }
 
 func TestMIGMode(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("MIG needs root")
-	}
+	needRoot(t, "MIG needs")
 	s := New(t, Config{GPUs: []GPU{{Model: H100}, {Model: T4}}})
 	lib := open(t, s)
 	d := device(t, lib, 0)

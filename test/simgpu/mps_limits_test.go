@@ -131,9 +131,7 @@ func TestMPSClientsAreHeldToTheirLimits(t *testing.T) {
 
 // A driver root has the programs where a real one has them, and they work there.
 func TestDriverRootHasTheMPSPrograms(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("device nodes need root")
-	}
+	needRoot(t, "device nodes need")
 	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
 	root := t.TempDir()
 	must.Do(t, s.DriverRoot(root, false))
@@ -151,9 +149,7 @@ func TestWithoutAPipeThereIsNoMPS(t *testing.T) {
 // An exclusive device is the server's and its clients'; nobody gets round it by
 // another pipe folder.
 func TestExclusiveDeviceIsTheServersAndItsClients(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("the compute mode needs root")
-	}
+	needRoot(t, "the compute mode needs")
 	m := serve(t, New(t, Config{GPUs: []GPU{{Model: A100}}}), nil)
 	d := device(t, open(t, m.Sim), 0)
 	ok(t, d.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS))

@@ -88,9 +88,7 @@ func utilisation(t *testing.T, profile string, percent uint32) {
 }
 
 func TestExclusiveProcessMode(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("the compute mode needs root")
-	}
+	needRoot(t, "the compute mode needs")
 	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
 	d := device(t, open(t, s), 0)
 	ok(t, d.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS))
@@ -105,9 +103,7 @@ func TestExclusiveProcessMode(t *testing.T) {
 // A container has its own PID namespace; the host sees the host's PIDs, and the
 // container none that are not its own.
 func TestPIDsAreTheReadersOwn(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("a PID namespace needs root")
-	}
+	needRoot(t, "a PID namespace needs")
 	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
 	d := device(t, open(t, s), 0)
 	outside := holding(t, s, "", "--alloc", "1")

@@ -29,6 +29,24 @@ func New(t testing.TB, cfg Config) *Sim {
 	return s
 }
 
+// ShortDir is a folder for one test that every user can reach, with a short name: a socket's
+// path has 107 characters at most.
+func ShortDir(t testing.TB) string {
+	t.Helper()
+	dir := must.Get(os.MkdirTemp("", "sim"))(t)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	must.Do(t, os.Chmod(dir, 0o755))
+	return dir
+}
+
+// needRoot skips the test without root; what is its subject and verb.
+func needRoot(t testing.TB, what string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip(what + " root")
+	}
+}
+
 // declared is a function in nvml.h, or in our declarations of the CUDA driver API; the twin
 // that a call has is in the macro's name.
 var declared = regexp.MustCompile(`(?m)^(?:.*DECLDIR|CUresult CUDAAPI|CU_(PTSZ|PTDS)\()\s*[*]*\s*((?:nvml|cu)[A-Z]\w*)\s*[(,]`)
