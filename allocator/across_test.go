@@ -3,14 +3,11 @@
 package allocator
 
 import (
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -19,7 +16,7 @@ import (
 
 // production names a PriorityClass as a tenant of namespace a may.
 func production(p *corev1.Pod) {
-	priority(1000)(p)
+	objects.Priority(1000)(p)
 	p.Namespace, p.Spec.PriorityClassName = "a", "production"
 }
 
@@ -27,15 +24,12 @@ func production(p *corev1.Pod) {
 // later one of an existing PriorityClass does too.
 func newTenantStage(t *testing.T) *stage {
 	t.Helper()
-	s := newHeadStage(t, 1)
-	s.priorityClasses = nil
-	s.restart()
-	s.allocator.notify.Events = s.events
+	s := newStage(t, 1, reserving, atHome)
 	for _, name := range []string{"b0", "b1"} {
-		s.add(name, 60, 600, s.created, inNamespace("b"), finalized)
+		s.add(name, 60, 600, s.created, objects.InNamespace("b"), finalized)
 	}
 	s.run()
-	s.add("waits", v1alpha1.WholeGPU, 1, s.created, inNamespace("b"))
+	s.add("waits", v1alpha1.WholeGPU, 1, s.created, objects.InNamespace("b"))
 	s.work()
 	s.pass(time.Second)
 	s.add("urgent", v1alpha1.WholeGPU, 1, s.created, production)
@@ -58,48 +52,38 @@ func (s *stage) allowProduction() (was, now *corev1.Namespace) {
 // an older pod of another, and is looked at after that one. Its event says why.
 func TestHostilePriorityClassOfOthers(t *testing.T) {
 	s := newTenantStage(t)
-	if len(s.evicted) > 0 {
-		t.Fatalf("evicted %v", s.evicted)
-	}
-	if told := strings.Join(s.told(), "\n"); !strings.Contains(told, "cannot leave: PriorityClass production counts for pods of namespace a only") {
-		t.Errorf("told %q", told)
-	}
+	s.evicts()
+	s.says("cannot leave: PriorityClass production counts for pods of namespace a only")
 	s.pass(10 * time.Minute)
 	all := s.allocator.reservations.All()
 	if len(all) != 1 || all[0].Owner.Pod.Name != "waits" {
 		t.Fatalf("reserved %+v, want for the older one", all)
 	}
-	s.must(s.remove(s.get("b0")))
+	s.delete("b0")
 	s.end()
-	if got := s.waiting("waits", "urgent"); !slices.Equal(got, []bool{false, true}) {
-		t.Errorf("waits, urgent wait: %v", got)
-	}
+	s.expect("waits:* urgent")
 }
 
 // Nor does it get what another tenant's pod leaves before an older pod, nor see through what is kept
 // for an older one of its own namespace, which keeps it from others.
 func TestHostilePriorityClassAndRoomOfOthers(t *testing.T) {
 	s := newTenantStage(t)
-	s.must(s.remove(s.get("b0")))
+	s.delete("b0")
 	s.work()
 	s.pass(preemption.RetryAfter)
-	if all := s.allocator.reservations.All(); len(all) > 0 {
-		t.Errorf("reserved %+v", all)
-	}
+	s.reserved()
 	s.end()
-	if got := s.waiting("waits", "urgent"); !slices.Equal(got, []bool{false, true}) {
-		t.Errorf("waits, urgent wait: %v", got)
-	}
+	s.expect("waits:* urgent")
 
 	s = newTenantStage(t)
 	s.vanish(s.get("urgent"))
 	s.pass(10 * time.Minute)
-	s.add("c", 40, 1, s.created, inNamespace("c"))
-	s.add("later", 40, 1, s.created, production, inNamespace("b"))
+	s.add("c", 40, 1, s.created, objects.InNamespace("c"))
+	s.add("later", 40, 1, s.created, production, objects.InNamespace("b"))
 	s.work()
 	// Its own pod on the other GPU it evicts.
 	all := s.allocator.reservations.All()
-	if got := s.waiting("c", "later"); !slices.Equal(got, []bool{false, true}) || len(all) == 0 || all[0].Owner.Pod.Name != "waits" {
+	if got := s.atTheGate("c", "later"); got != "later" || len(all) == 0 || all[0].Owner.Pod.Name != "waits" {
 		t.Errorf("c, later wait: %v, reserved %+v", got, all)
 	}
 }
@@ -108,28 +92,20 @@ func TestHostilePriorityClassAndRoomOfOthers(t *testing.T) {
 func TestPriorityClass_WhenItIsWithdrawn(t *testing.T) {
 	s := newTenantStage(t)
 	was, now := s.allowProduction()
-	if all := s.allocator.reservations.All(); len(all) != 1 || all[0].Owner.Pod.Name != "urgent" {
-		t.Fatalf("reserved %+v", all)
-	}
+	s.reserved("urgent")
 	s.allocator.Changed(now, was)
 	s.work()
 	s.pass(time.Second)
-	if all := s.allocator.reservations.All(); len(all) > 0 {
-		t.Errorf("reserved %+v for a class that is allowed no longer", all)
-	}
+	s.reserved()
 }
 
 // In its own namespace a class counts that is not allowed: its own pod of lower priority is evicted.
 func TestPriorityClass_WhenItCountsAtHome(t *testing.T) {
-	s := newStage(t, 1)
-	s.priorityClasses = nil
-	s.restart()
-	s.add("b0", 60, 600, inNamespace("b"), finalized)
-	s.add("a0", 60, 600, inNamespace("a"), finalized)
+	s := newStage(t, 1, atHome)
+	s.add("b0", 60, 600, objects.InNamespace("b"), finalized)
+	s.add("a0", 60, 600, objects.InNamespace("a"), finalized)
 	s.run()
 	s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, production)
 	s.work()
-	if !slices.Equal(s.evicted, []types.UID{"a0"}) {
-		t.Errorf("evicted %v", s.evicted)
-	}
+	s.evicts("a0")
 }

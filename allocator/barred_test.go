@@ -23,23 +23,17 @@ import (
 // priority that waits.
 func newBarredStage(t *testing.T) *stage {
 	t.Helper()
-	s := newStage(t, 1)
-	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keep", UID: "keep"},
-		Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}},
-		Status: policyv1.PodDisruptionBudgetStatus{CurrentHealthy: 1, DesiredHealthy: 2}}
-	s.budgets, s.objects = []*policyv1.PodDisruptionBudget{b}, append(s.objects, b)
-	s.restart()
-	s.allocator.notify.Events = s.events
+	b := objects.Budget("keep", "x", 0)
+	b.Status.CurrentHealthy, b.Status.DesiredHealthy = 1, 2
+	s := newStage(t, 1, budgeted(b))
 	for _, name := range []string{"low0", "low1"} {
-		s.add(name, 60, 600, objects.Labelled("x"), func(p *corev1.Pod) { p.Finalizers = []string{"example.com/slow"} })
+		s.add(name, 60, 600, objects.Labelled("x"), finalized)
 	}
 	s.work()
 	s.told()
-	s.add("high", 60, 600, priority(10))
+	s.add("high", 60, 600, objects.Priority(10))
 	s.work()
-	if len(s.evicted) > 0 {
-		t.Fatalf("evicted %v against the budget", s.evicted)
-	}
+	s.evicts()
 	return s
 }
 
@@ -79,8 +73,7 @@ func TestPreemption_WhenABudgetOpens(t *testing.T) {
 		"a victim that is not covered any more": func(s *stage) {
 			p := s.get("low0")
 			p.Labels = nil
-			s.must(s.api.Update(s.t.Context(), p))
-			s.notify(p, false)
+			s.put(p)
 		},
 		"a victim that waits to start": func(s *stage) {
 			s.budgets = nil // to the Eviction API it has none
@@ -97,9 +90,7 @@ func TestPreemption_WhenABudgetOpens(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newBarredStage(t)
-			if told := strings.Join(s.told(), "\n"); !strings.Contains(told, what) {
-				t.Errorf("told %q, want %q", told, what)
-			}
+			s.says(what)
 			after := preemption.EvictAgain
 			if open == nil {
 				s.allow(1)
@@ -114,9 +105,7 @@ func TestPreemption_WhenABudgetOpens(t *testing.T) {
 			p := s.find(s.evicted[0])
 			s.vanish(p)
 			s.work()
-			if got := s.atTheGate("high"); got != "" {
-				t.Errorf("%s waits beside room; told %q", got, s.told())
-			}
+			s.expect("high:*")
 		})
 	}
 }
@@ -161,17 +150,15 @@ func TestPreemption_WhenAWebhookRefuses(t *testing.T) {
 func TestPreemption_WhenANodeOpens(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("low", 60, 600)
-	s.add("other", 60, 600, priority(100))
+	s.add("other", 60, 600, objects.Priority(100))
 	s.work()
 	tainted := objects.Node("n0")
 	tainted.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
 	s.allocator.SetNode(objects.Node("n0"), tainted)
-	s.add("high", 60, 600, priority(10))
+	s.add("high", 60, 600, objects.Priority(10))
 	s.work()
 	s.pass(queue.RefusedDelay)
-	if len(s.evicted) > 0 {
-		t.Fatal("evicted on a tainted node")
-	}
+	s.evicts()
 	s.allocator.SetNode(tainted, objects.Node("n0"))
 	s.pass(queue.RefusedDelay)
 	if s.pass(preemption.RetryAfter); !slices.Equal(s.evicted, []types.UID{"low"}) {
@@ -181,16 +168,13 @@ func TestPreemption_WhenANodeOpens(t *testing.T) {
 
 // Budgets of other tenants are no affair of the pod's owner.
 func TestPreemption_WhenABudgetIsOfAnotherNamespace(t *testing.T) {
-	s := newStage(t, 1)
-	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "theirs", Name: "secret", UID: "secret"},
-		Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}
-	s.budgets, s.objects = []*policyv1.PodDisruptionBudget{b}, append(s.objects, b)
-	s.restart()
-	s.allocator.notify.Events = s.events
+	b := objects.Budget("secret", "", 0)
+	b.Namespace, b.Spec.Selector = "theirs", &metav1.LabelSelector{}
+	s := newStage(t, 1, budgeted(b))
 	for _, name := range []string{"low0", "low1"} {
-		s.add(name, 60, 600, priority(-10), func(p *corev1.Pod) { p.Namespace = "theirs" })
+		s.add(name, 60, 600, objects.Priority(-10), objects.InNamespace("theirs"))
 	}
-	s.add("high", 60, 600, func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](10) })
+	s.add("high", 60, 600, objects.Priority(10))
 	s.work()
 	told := strings.Join(s.told(), "\n")
 	if strings.Contains(told, "secret") || !strings.Contains(told, "cannot leave: PodDisruptionBudgets of other namespaces") {

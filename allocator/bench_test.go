@@ -62,7 +62,7 @@ func BenchmarkDecide(b *testing.B) {
 				node := objects.Node(fmt.Sprint("n", i))
 				node.Status.Allocatable[v1alpha1.ResourceCore] = resource.MustParse("100000")
 				a.SetNode(nil, node)
-				l := objects.WithStatus(objects.Ledger(node.Name))
+				l := objects.ReadyLedger(node.Name)
 				if of.near {
 					for d := 2; d < 8; d++ {
 						next := l.Status.Devices[0]
@@ -77,7 +77,7 @@ func BenchmarkDecide(b *testing.B) {
 			now := threadTime(b)
 			var placed []*corev1.Pod
 			var deciding time.Duration
-			judged := measured(b, "vernier_allocator_nodes_judged")
+			judged := measured(b, "nodes_judged_sum")
 			for i := range b.N {
 				core := v1alpha1.Percent(5 + i*7%40)
 				share := objects.Share(core, 10*v1alpha1.MiB(core))
@@ -118,7 +118,7 @@ func BenchmarkDecide(b *testing.B) {
 				}
 			}
 			b.ReportMetric(float64(deciding)/float64(b.N), "ns/op")
-			b.ReportMetric((measured(b, "vernier_allocator_nodes_judged")-judged)/float64(b.N), "judged/op")
+			b.ReportMetric((measured(b, "nodes_judged_sum")-judged)/float64(b.N), "judged/op")
 		})
 	}
 }
@@ -152,12 +152,12 @@ func BenchmarkRefused(b *testing.B) {
 			}
 			now := threadTime(b)
 			var spent time.Duration
-			judged := measured(b, "vernier_allocator_nodes_judged")
+			judged := measured(b, "nodes_judged_sum")
 			for i := range b.N + 1 {
-				pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(60, v1alpha1.MiB(1+i))})
+				pod := objects.Single(fmt.Sprint("p", i), objects.Share(60, v1alpha1.MiB(1+i)))
 				pod.UID, pod.ResourceVersion = types.UID(pod.Name), strconv.Itoa(i+2)
 				if lack == "cpu" {
-					cpu("100000")(pod)
+					objects.CPU("100000")(pod)
 				}
 				a.SetPod(pod)
 				demand, err := placement.DemandOf(podrequest.Of(pod), nil)
@@ -173,11 +173,11 @@ func BenchmarkRefused(b *testing.B) {
 				if i > 0 {
 					spent += now() - start
 				} else {
-					judged = measured(b, "vernier_allocator_nodes_judged")
+					judged = measured(b, "nodes_judged_sum")
 				}
 			}
 			b.ReportMetric(float64(spent)/float64(b.N), "ns/op")
-			b.ReportMetric((measured(b, "vernier_allocator_nodes_judged")-judged)/float64(b.N), "judged/op")
+			b.ReportMetric((measured(b, "nodes_judged_sum")-judged)/float64(b.N), "judged/op")
 		})
 	}
 }

@@ -138,8 +138,8 @@ func TestVolumesOnTheWay(t *testing.T) {
 // The same of two pods with one volume of which it is not known yet where it is.
 func TestSharedVolumeOnTheWay(t *testing.T) {
 	s := startWithVolumes(t, "c0")
-	s.addPod("p0", objects.Share(60, 100), withVolume("c0"), annotated(v1alpha1.AnnotationPolicy, "spread"))
-	s.addPod("p1", objects.Share(60, 100), withVolume("c0"), annotated(v1alpha1.AnnotationPolicy, "spread"))
+	s.addPod("p0", objects.Share(60, 100), withVolume("c0"), objects.Annotated(v1alpha1.AnnotationPolicy, "spread"))
+	s.addPod("p1", objects.Share(60, 100), withVolume("c0"), objects.Annotated(v1alpha1.AnnotationPolicy, "spread"))
 	s.allGetTheirs()
 }
 

@@ -9,22 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/state/grants"
-	"vernier.dev/vernier/allocator/state/podstate"
-	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
 
 func newClassStage(t *testing.T, known ...v1alpha1.GPUClass) *stage {
-	s := newStage(t, 1)
-	s.classes, s.placedOf = classes.Of(known...), map[string]int{}
-	s.nodes[0].report()
-	s.restart()
-	s.allocator.notify.Events = s.events
-	return s
+	return newStage(t, 1, classed(known...))
 }
 
 func units(class, n string) func(*corev1.Pod) {
@@ -42,9 +33,7 @@ func TestClassIsDeleted(t *testing.T) {
 			s := newClassStage(t)
 			s.add("p", 10, 100, units("silver", "1"), edit)
 			s.work()
-			if told := s.told(); len(told) > 0 {
-				t.Errorf("told %q at once", told)
-			}
+			s.says()
 			s.pass(queue.ElsewherePatience)
 			if told := strings.Join(s.told(), "; "); !strings.Contains(told, "container c asks for units of GPUClass silver: there is no such GPUClass; the pod waits until there is") {
 				t.Errorf("told %q", told)
@@ -52,9 +41,7 @@ func TestClassIsDeleted(t *testing.T) {
 			s.classes.Put(&worldClasses[1])
 			s.allocator.ClassesChanged()
 			s.work()
-			if podstate.Gated(s.get("p")) {
-				t.Fatal("the pod waits though there is the class")
-			}
+			s.expect("p:*")
 			s.classes.Delete("silver")
 			s.allocator.ClassesChanged()
 			before := s.ledger("n0").ResourceVersion
@@ -71,15 +58,10 @@ func TestClassIsDeleted(t *testing.T) {
 func TestClassIsDeletedAfterTheGrant(t *testing.T) {
 	s := newClassStage(t)
 	s.add("p", 10, 100, units("silver", "1"))
-	l := s.ledger("n0")
-	s.must(grants.Grant(l, "p", "ns/p", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: "GPU-n0-0", Core: 10, Mem: 100}}}))
-	s.must(s.api.Update(t.Context(), l))
-	s.notify(l, false)
+	s.grant("n0", "p", 0, 10, 100)
 	s.readAll()
 	s.work()
-	if podstate.Gated(s.get("p")) {
-		t.Error("the pod waits beside its slices")
-	}
+	s.expect("p:*")
 }
 
 // The event of a pod of a class that no node serves says so, with the models.
@@ -92,7 +74,5 @@ func TestClassNobodyServes(t *testing.T) {
 		}
 	})
 	s.work()
-	if told := strings.Join(s.told(), "; "); !strings.Contains(told, "container c of GPUClass gold: none of the 2 GPUs is of the class's models (NVIDIA A100) and allowed by the pod's annotations: there are 2 x T4") {
-		t.Errorf("told %q", told)
-	}
+	s.says("container c of GPUClass gold: none of the 2 GPUs is of the class's models (NVIDIA A100) and allowed by the pod's annotations: there are 2 x T4")
 }

@@ -133,15 +133,17 @@ func TestClassesSoak(t *testing.T) {
 }
 
 func newClassed(t *testing.T, seed int64) *world {
-	w := newWorld(t, seed, 3, 2)
-	w.classes, w.placedOf = classes.Of(worldClasses...), map[string]int{}
-	for _, n := range w.nodes {
-		n.report()
+	return newWorld(t, seed, 3, 2, classed(worldClasses...))
+}
+
+// classed has GPUClasses, and devices of two models.
+func classed(known ...v1alpha1.GPUClass) func(*world) {
+	return func(w *world) {
+		w.classes, w.placedOf = classes.Of(known...), map[string]int{}
+		for _, n := range w.nodes {
+			n.report()
+		}
 	}
-	for _, r := range w.replicas {
-		r.restart()
-	}
-	return w
 }
 
 // runClasses lets a cluster live until so many pods were made, and come to rest now and then.

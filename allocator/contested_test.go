@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/preemption"
@@ -39,21 +37,15 @@ func lifeOfPreemption(t *testing.T, n int, arrives bool) (killed bool) {
 	t.Helper()
 	s := newStage(t, 1)
 	when := fmt.Sprintf("killed at request %d, arrived %v", n, arrives)
-	s.add("a", 50, 500, priority(1), finalized)
-	s.add("b", 50, 500, priority(1), finalized)
-	s.add("c", 60, 600, priority(2), finalized)
-	s.add("d", 40, 400, priority(3), finalized)
+	s.add("a", 50, 500, objects.Priority(1), finalized)
+	s.add("b", 50, 500, objects.Priority(1), finalized)
+	s.add("c", 60, 600, objects.Priority(2), finalized)
+	s.add("d", 40, 400, objects.Priority(3), finalized)
 	s.run()
-	s.kill = func() (before, after bool) {
-		if n--; n != 0 {
-			return false, false
-		}
-		killed = true
-		return !arrives, arrives
-	}
-	s.add("urgent", v1alpha1.WholeGPU, 700, priority(10))
+	at := s.killAt(n, arrives)
+	s.add("urgent", v1alpha1.WholeGPU, 700, objects.Priority(10))
 	s.work()
-	s.add("thief", 30, 300, priority(3), neverPreempts)
+	s.add("thief", 30, 300, objects.Priority(3), neverPreempts)
 	s.work()
 	s.end()
 	for range 3 {
@@ -63,10 +55,10 @@ func lifeOfPreemption(t *testing.T, n int, arrives bool) (killed bool) {
 	s.kill = nil
 	s.work()
 	slices.Sort(s.evicted)
-	if got := s.waiting("urgent", "thief"); !slices.Equal(got, []bool{false, true}) || !slices.Equal(s.evicted, []types.UID{"a", "b"}) {
+	if got := s.atTheGate("urgent", "thief"); got != "thief" || !slices.Equal(s.evicted, []types.UID{"a", "b"}) {
 		t.Errorf("%s: urgent and thief wait: %v; evicted %v", when, got, s.evicted)
 	}
-	return killed
+	return *at
 }
 
 // contest is a preemption that others contest: on a full cluster, with budgets, pods of lower
@@ -97,16 +89,13 @@ func TestContestedNominations(t *testing.T) {
 
 func (c *contest) happen() (preempted, contested int) {
 	for _, app := range []string{"x", "y"} {
-		b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: app, UID: types.UID(app)},
-			Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
-			Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: int32(9 * c.rand.Intn(2))}}
-		c.budgets, c.objects = append(c.budgets, b), append(c.objects, b)
+		budgeted(objects.Budget(app, app, int32(9*c.rand.Intn(2))))(c.world)
 	}
 	c.restart()
 	victims := map[types.UID]*corev1.Pod{}
 	for i := range 16 {
 		core := v1alpha1.Percent(10 + c.rand.Intn(70))
-		edits := []func(*corev1.Pod){priority(int32(c.rand.Intn(4))), finalized, neverPreempts}
+		edits := []func(*corev1.Pod){objects.Priority(int32(c.rand.Intn(4))), finalized, neverPreempts}
 		if app := c.rand.Intn(4); app < 2 {
 			edits = append(edits, objects.Labelled([]string{"x", "y"}[app]))
 		}
@@ -125,7 +114,7 @@ func (c *contest) happen() (preempted, contested int) {
 	}
 	c.work()
 	core := v1alpha1.Percent(20 + c.rand.Intn(81))
-	edits := []func(*corev1.Pod){priority(10)}
+	edits := []func(*corev1.Pod){objects.Priority(10)}
 	members := 1 + c.rand.Intn(2)
 	if members > 1 {
 		edits = append(edits, objects.InGang("g", members))
@@ -139,7 +128,7 @@ func (c *contest) happen() (preempted, contested int) {
 		case 0:
 			if c.came < 4 {
 				c.came++
-				p := c.add(fmt.Sprint("thief", c.came), core, v1alpha1.MiB(core)*10, priority(int32(c.rand.Intn(10))), neverPreempts)
+				p := c.add(fmt.Sprint("thief", c.came), core, v1alpha1.MiB(core)*10, objects.Priority(int32(c.rand.Intn(10))), neverPreempts)
 				victims[p.UID] = p
 			}
 		case 1:
@@ -170,8 +159,8 @@ func (c *contest) happen() (preempted, contested int) {
 			c.t.Errorf("evicted %s, which had a higher priority", uid)
 		}
 	}
-	if len(c.evicted) > 0 && slices.Contains(c.waiting(c.preemptors...), true) {
-		c.t.Errorf("%v wait (%v), and %v were evicted for them", c.preemptors, c.waiting(c.preemptors...), c.evicted)
+	if len(c.evicted) > 0 && c.atTheGate(c.preemptors...) != "" {
+		c.t.Errorf("%v wait (%v), and %v were evicted for them", c.preemptors, c.atTheGate(c.preemptors...), c.evicted)
 	}
 	c.checkInVain(victims)
 	if len(c.evicted) > 0 {
@@ -215,7 +204,7 @@ func (c *contest) checkThieves() {
 // checkInVain asserts that each victim had to go: beside the preemptors it would not fit.
 func (c *contest) checkInVain(victims map[types.UID]*corev1.Pod) {
 	c.t.Helper()
-	if slices.Contains(c.waiting(c.preemptors...), true) {
+	if c.atTheGate(c.preemptors...) != "" {
 		return
 	}
 	for _, uid := range c.evicted {

@@ -27,17 +27,19 @@ func TestEditedSlicesArePutBack(t *testing.T) {
 	} {
 		for _, runs := range []bool{false, true} {
 			s := newStage(t, 1)
-			p := objects.Pod("p", map[string]v1alpha1.Share{"a": objects.Share(10, 20), "b": {GPUs: 2, Core: 30, MemMiB: 40}})
-			p.UID = "p"
-			s.must(s.api.Create(t.Context(), p))
-			s.notify(p, false)
+			s.pair("p", objects.Share(10, 20), v1alpha1.Share{GPUs: 2, Core: 30, MemMiB: 40})
 			s.work()
-			s.bindNow(s.get("p"))
+			s.bindNow("p")
 			s.editSlices("GPU-n0-0", edit)
 			if got := s.slicesOf("p"); got == want {
 				t.Fatalf("%s: nothing was edited", name)
 			}
-			s.deny("p", "b", runs)
+			s.update("p", func(st *corev1.PodStatus) {
+				st.ContainerStatuses = []corev1.ContainerStatus{{Name: "b", State: waitingFor("CreateContainerError")}}
+				if runs {
+					st.ContainerStatuses = append(st.ContainerStatuses, corev1.ContainerStatus{Name: "a", ContainerID: "x", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+				}
+			})
 			if got := s.slicesOf("p"); got != want {
 				t.Errorf("%s, the other container runs: %v: granted %s, want %s", name, runs, got, want)
 			}
@@ -46,11 +48,11 @@ func TestEditedSlicesArePutBack(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("p", 60, 600)
 	s.work()
-	s.bindNow(s.get("p"))
+	s.bindNow("p")
 	s.editSlices("GPU-n0-0", func(sl *v1alpha1.Slice) bool { sl.Mem, sl.Core = 1, 1; return false })
 	s.add("next", 90, 900, onDevice("GPU-n0-0"))
 	s.work()
-	s.deny("p", "c", false)
+	s.cannotStart("p", "c")
 	if got := s.slicesOf("p") + " " + s.slicesOf("next"); got != "c 1 1 c 90 900" {
 		t.Errorf("Invariant 1: granted %s", got)
 	}
@@ -71,12 +73,9 @@ func TestAddedSlicesAreTakenOut(t *testing.T) {
 	} {
 		s := newStage(t, 1)
 		for uid, gpus := range map[types.UID]v1alpha1.DeviceCount{"p": 1, "q": 2} {
-			p := objects.Pod(string(uid), map[string]v1alpha1.Share{"c": {GPUs: gpus, Core: 10, MemMiB: 20}})
-			p.UID = uid
-			s.must(s.api.Create(t.Context(), p))
-			s.notify(p, false)
+			s.create(objects.Single(string(uid), v1alpha1.Share{GPUs: gpus, Core: 10, MemMiB: 20}))
 			s.work()
-			s.bindNow(s.get(p.Name))
+			s.bindNow(string(uid))
 		}
 		l := s.ledger("n0")
 		own, other := &l.Spec.Devices[0], &l.Spec.Devices[1]
@@ -84,13 +83,10 @@ func TestAddedSlicesAreTakenOut(t *testing.T) {
 			own, other = other, own
 		}
 		edit(own, other)
-		s.must(s.api.Update(t.Context(), l))
-		s.notify(l, false)
+		s.put(l)
 		s.work()
-		s.deny("p", "c", false)
-		s.work()
-		s.deny("q", "c", false)
-		s.work()
+		s.cannotStart("p", "c")
+		s.cannotStart("q", "c")
 		if got := s.slicesOf("p") + "; " + s.slicesOf("q"); got != "c 10 20; c 10 20, c 10 20" {
 			t.Errorf("%s: granted %s", name, got)
 		}
@@ -102,20 +98,22 @@ func TestAddedSlicesAreTakenOut(t *testing.T) {
 	}
 }
 
-// editSlices is somebody who edits a ledger by hand: slices of a device of n0.
+// editSlices is somebody who edits or removes slices of a device of n0 by hand.
 func (s *stage) editSlices(device string, edit func(*v1alpha1.Slice) (remove bool)) {
 	s.t.Helper()
-	l := s.ledger("n0")
-	for i := range l.Spec.Devices {
-		if d := &l.Spec.Devices[i]; d.UUID == device {
-			d.Slices = slices.DeleteFunc(d.Slices, func(sl v1alpha1.Slice) bool { return edit(&sl) })
-			for j := range d.Slices {
-				edit(&d.Slices[j])
+	s.editLedger("n0", func(l *v1alpha1.SliceLedger) {
+		for i := range l.Spec.Devices {
+			if d := &l.Spec.Devices[i]; d.UUID == device {
+				var left []v1alpha1.Slice
+				for _, sl := range d.Slices {
+					if !edit(&sl) {
+						left = append(left, sl)
+					}
+				}
+				d.Slices = left
 			}
 		}
-	}
-	s.must(s.api.Update(s.t.Context(), l))
-	s.notify(l, false)
+	})
 	s.work()
 }
 
@@ -131,15 +129,4 @@ func (s *stage) slicesOf(pod types.UID) string {
 	}
 	slices.Sort(all)
 	return strings.Join(all, ", ")
-}
-
-// deny is a node that refuses a container of a pod, beside one that runs or not.
-func (s *stage) deny(pod, ctr string, runs bool) {
-	s.t.Helper()
-	s.update(pod, func(st *corev1.PodStatus) {
-		st.ContainerStatuses = []corev1.ContainerStatus{{Name: ctr, State: waitingFor("CreateContainerError")}}
-		if runs {
-			st.ContainerStatuses = append(st.ContainerStatuses, corev1.ContainerStatus{Name: "a", ContainerID: "x", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
-		}
-	})
 }

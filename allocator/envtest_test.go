@@ -7,7 +7,6 @@ package allocator
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"regexp"
 	"strings"
@@ -304,7 +303,5 @@ func isWrite(method, resource string) func(*http.Request) bool {
 		return r.Method == method && strings.Contains(r.URL.Path, "/"+resource+"/")
 	}
 }
-
-func gpu(node string, i int) string { return fmt.Sprintf("GPU-%s-%d", node, i) }
 
 var withoutFigures = regexp.MustCompile(`[0-9,]`)

@@ -150,7 +150,7 @@ func (s *server) runLeaders(n int) {
 		ctx, stop := context.WithCancel(context.Background())
 		cfg := apiserver.AsServiceAccount(s.cfg, v1alpha1.AllocatorServiceAccount)
 		cfg.QPS = -1
-		mgr, err := manager.New(cfg, manager.Options{Scheme: testScheme(s.t), LeaderElection: false})
+		mgr, err := manager.New(cfg, manager.Options{Scheme: objects.Scheme(s.t), LeaderElection: false})
 		s.must(err)
 		s.must(setup(ctx, mgr, Options{Page: "0"}, s.clock, s.agents))
 		ended := make(chan error, 1)

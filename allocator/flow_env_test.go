@@ -116,7 +116,7 @@ func TestGatesAndFilters(t *testing.T) {
 		p.Annotations[v1alpha1.AnnotationShares] = `{"version":"v1alpha1","containers":{"train":{"gpus":1,"core":300,"memMiB":100}}}`
 	})
 	s.awaitEvent("odd", notify.ReasonInvalid, "annotation vernier.dev/shares: containers[train]: core 300")
-	s.addPod("part", objects.Share(10, 100), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationMode] = "exclusive" })
+	s.addPod("part", objects.Share(10, 100), objects.Annotated(v1alpha1.AnnotationMode, "exclusive"))
 	s.awaitEvent("part", notify.ReasonInvalid, "annotation vernier.dev/mode: container train asks for a part of a GPU")
 	if !podstate.Gated(s.pod("odd")) || !podstate.Gated(s.pod("part")) {
 		t.Error("a pod that cannot be read was let go")

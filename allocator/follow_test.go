@@ -9,37 +9,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"vernier.dev/vernier/allocator/binding/bindwatch"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/test/objects"
 )
-
-// pass lets time go by, and what was put off for no longer be done.
-func (s *stage) pass(d time.Duration) {
-	s.clock.Step(d)
-	s.queue.ring()
-	s.work()
-}
-
-// update is somebody who changes a pod's status.
-func (s *stage) update(name string, edit func(*corev1.PodStatus)) {
-	s.t.Helper()
-	p := s.get(name)
-	edit(&p.Status)
-	s.must(s.api.Status().Update(s.t.Context(), p))
-	s.notify(p, false)
-	s.work()
-}
-
-// cpu asks for CPUs as well.
-func cpu(amount string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Spec.Containers[0].Resources.Requests = p.Spec.Containers[0].Resources.Requests.DeepCopy()
-		p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(amount)
-	}
-}
 
 // Invariant 6: a pod without a controller that the scheduler refuses does not keep
 // its slices for ever. Bound in the end, it gets them again if there is room, and
@@ -48,12 +23,12 @@ func TestRefusedGivesBack(t *testing.T) {
 	for _, roomAgain := range []bool{true, false} {
 		s := newStage(t, 1)
 		// The node has the CPUs for one of alone and next.
-		s.add("alone", 60, 600, cpu("40"))
+		s.add("alone", 60, 600, objects.CPU("40"))
 		s.add("other", 60, 600)
 		s.work()
 		s.schedule(s.get("other"))
 		s.unschedulable("alone")
-		s.add("next", 60, 600, cpu("40"))
+		s.add("next", 60, 600, objects.CPU("40"))
 		s.pass(bindwatch.RefusedHold - time.Second)
 		if !podstate.Gated(s.get("next")) || len(s.devicesOf("n0", "alone")) == 0 {
 			t.Fatal("given back before the time")
@@ -72,8 +47,7 @@ func TestRefusedGivesBack(t *testing.T) {
 			t.Errorf("after ten more minutes: %q", got)
 		}
 		if roomAgain {
-			s.vanish(s.get("next"))
-			s.work()
+			s.forget("next")
 		}
 		s.schedule(s.get("alone"))
 		s.work()
@@ -82,9 +56,7 @@ func TestRefusedGivesBack(t *testing.T) {
 		}
 		s.add("small", 10, 100)
 		s.work()
-		if podstate.Gated(s.get("small")) {
-			t.Error("a pod that cannot get its slices back keeps others waiting")
-		}
+		s.expect("small:*")
 	}
 }
 
@@ -92,12 +64,12 @@ func TestRefusedGivesBack(t *testing.T) {
 // either, nor does it get them again.
 func TestGivenBackStaysSo(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("alone", 60, 600, cpu("40"))
+	s.add("alone", 60, 600, objects.CPU("40"))
 	s.work()
 	s.unschedulable("alone")
 	s.pass(bindwatch.RefusedHold)
 	s.restart()
-	s.add("next", 60, 600, cpu("40"))
+	s.add("next", 60, 600, objects.CPU("40"))
 	s.work()
 	if podstate.Gated(s.get("next")) || len(s.devicesOf("n0", "alone")) > 0 {
 		t.Errorf("next waits: %v; alone holds %v", podstate.Gated(s.get("next")), s.devicesOf("n0", "alone"))
@@ -107,17 +79,15 @@ func TestGivenBackStaysSo(t *testing.T) {
 // Invariant 7: a refused pod takes room on its node as long as it has slices.
 func TestRefusedTakesRoomWithItsSlices(t *testing.T) {
 	s := newStage(t, 1)
-	p := s.add("alone", 10, 100, cpu("40"))
+	p := s.add("alone", 10, 100, objects.CPU("40"))
 	s.work()
 	s.unschedulable("alone")
 	s.lose("n0")
 	s.work()
-	s.grantBy("n0", p, 0)
-	s.add("next", 10, 100, cpu("40"))
+	s.grant("n0", p.UID, 0, 10, 100)
+	s.add("next", 10, 100, objects.CPU("40"))
 	s.work()
-	if !podstate.Gated(s.get("next")) {
-		t.Error("Invariant 7: placed where another pod takes the room")
-	}
+	s.expect("next", "Invariant 7: placed where another pod takes the room")
 }
 
 // Invariant 6: a pod that was deleted before it was bound, and that something else
@@ -126,23 +96,23 @@ func TestRefusedTakesRoomWithItsSlices(t *testing.T) {
 func TestDeletedBeforeItWasBound(t *testing.T) {
 	for _, state := range []string{"gated", "placed", "bound"} {
 		s := newStage(t, 1)
-		p := s.add("p", 60, 600, cpu("40"), func(p *corev1.Pod) {
+		p := s.add("p", 60, 600, objects.CPU("40"), func(p *corev1.Pod) {
 			p.Finalizers = []string{"example.com/held"}
 			if state == "gated" {
 				p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/another"})
 			}
 		})
 		if state == "gated" {
-			s.grantBy("n0", p, 0)
+			s.grant("n0", p.UID, 0, 10, 100)
 		}
 		s.work()
 		if state == "bound" {
 			s.bind()
 		}
-		s.terminate(s.get("p"))
+		s.delete("p")
 		s.work()
 		keeps := len(s.devicesOf("n0", "p")) > 0
-		s.add("q", 60, 600, cpu("40"))
+		s.add("q", 60, 600, objects.CPU("40"))
 		s.work()
 		if keeps != (state == "bound") || podstate.Gated(s.get("q")) != keeps {
 			t.Errorf("%s: keeps its slices %v, the next waits %v", state, keeps, podstate.Gated(s.get("q")))
@@ -156,9 +126,7 @@ func TestDeletedBeforeItWasBound(t *testing.T) {
 func TestPlacedPodsNeedNoLook(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("p", 10, 100)
-	s.add("late", 10, 100, func(p *corev1.Pod) {
-		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/another"})
-	})
+	s.add("late", 10, 100, otherGated)
 	none := func(when string) {
 		t.Helper()
 		s.readAll()
@@ -168,9 +136,7 @@ func TestPlacedPodsNeedNoLook(t *testing.T) {
 	}
 	s.readAll()
 	s.step()
-	if podstate.Gated(s.get("p")) {
-		t.Fatal("not placed")
-	}
+	s.expect("p:*")
 	none("once it is let go,")
 	s.schedule(s.get("p"))
 	none("once it is bound,")

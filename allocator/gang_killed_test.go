@@ -4,6 +4,7 @@ package allocator
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
 
@@ -46,28 +47,19 @@ func lifeOfGang(t *testing.T, n int, arrives, raced bool) (killed bool) {
 		t.Helper()
 		t.Fatalf(when+": "+format, args...)
 	}
-	s.kill = func() (before, after bool) {
-		if n--; n != 0 {
-			return false, false
-		}
-		killed = true
-		return !arrives, arrives
-	}
-	var names []string
-	for i := range 3 {
-		names = append(names, s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 3)).Name)
-	}
+	died := s.killAt(n, arrives)
+	s.addGang(3, 60, 600)
 	s.readAll()
-	for !killed && s.queue.Len() > 0 {
+	for !*died && s.queue.Len() > 0 {
 		s.step()
 	}
 	s.kill = nil
-	if raced && killed {
+	if raced && *died {
 		s.grab("n1")
 	}
 	s.work()
 	s.check()
-	placed := strings.Count(s.seats(names...), ":")
+	placed := strings.Count(s.seats("m0", "m1", "m2"), ":")
 	var granted int
 	for _, node := range s.nodes {
 		l := s.ledger(node.name)
@@ -83,25 +75,17 @@ func lifeOfGang(t *testing.T, n int, arrives, raced bool) (killed bool) {
 	if granted != placed || placed != 3 && (!raced || placed != 0) {
 		t.Errorf("%s: %d of 3 placed, %d have slices", when, placed, granted)
 	}
-	return killed
+	return *died
 }
 
 // grab is somebody who takes the free devices of a node.
 func (s *stage) grab(node string) {
 	s.t.Helper()
-	l := s.ledger(node)
 	for i := range 2 {
-		uuid := fmt.Sprintf("GPU-%s-%d", node, i)
-		taken := false
-		for _, d := range l.Spec.Devices {
-			taken = taken || d.UUID == uuid && len(d.Slices) > 0
-		}
-		if !taken {
-			s.must(grants.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: uuid, Core: 100, Mem: objects.DeviceMiB}}}))
+		if !slices.ContainsFunc(s.ledger(node).Spec.Devices, func(d v1alpha1.DeviceLedger) bool { return d.UUID == gpu(node, i) && len(d.Slices) > 0 }) {
+			s.grant(node, "other", i, 100, objects.DeviceMiB)
 		}
 	}
-	s.must(s.api.Update(s.t.Context(), l))
-	s.notify(l, false)
 }
 
 // A member of a gang ends while the others are being let go, and the replica dies. Those
@@ -117,22 +101,10 @@ func TestMemberEndsWhileAGangIsLetGo(t *testing.T) {
 		{8, ""}, {9, "m0:n0 m1:n0"}, {10, "m0:n0 m1:n0"},
 	} {
 		s := newStage(t, 2)
-		n, killed := tt.at, false
-		s.kill = func() (before, after bool) {
-			n--
-			killed = killed || n == 0
-			return n == 0, false
-		}
-		for i := range 3 {
-			s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 3))
-		}
-		s.readAll()
-		for !killed {
-			s.step()
-		}
-		s.kill = nil
-		s.vanish(s.get("m2"))
-		s.work()
+		killed := s.killAt(tt.at, false)
+		s.addGang(3, 60, 600)
+		s.stepUntil(killed)
+		s.forget("m2")
 		if got := s.seats("m0", "m1"); got != tt.want {
 			t.Errorf("killed at request %d: placed %q, want %q", tt.at, got, tt.want)
 		}
@@ -159,28 +131,16 @@ func TestHeldMembersFollowNobody(t *testing.T) {
 		s.vanish(s.get(fmt.Sprintf("m%d", i)))
 	}
 	s.work()
-	n, killed := 3, false
-	s.kill = func() (before, after bool) {
-		n-- // after two holds
-		killed = killed || n == 0
-		return n == 0, false
-	}
+	killed := s.killAt(3, false) // after two holds
 	for i := 1; i < 3; i++ {
 		add(i, 2)
 	}
-	s.readAll()
-	for !killed {
-		s.step()
-	}
-	s.kill = nil
+	s.stepUntil(killed)
 	if holds := len(s.ledger("n0").Spec.Holds) + len(s.ledger("n1").Spec.Holds); holds != 2 {
 		t.Fatalf("held in %d ledgers", holds)
 	}
-	s.vanish(s.get("m2"))
-	s.work()
-	if got := s.seats("m0", "m1"); got != "m0:n0" {
-		t.Errorf("placed %q, want m0 alone", got)
-	}
+	s.forget("m2")
+	s.expect("m0:n0 m1")
 }
 
 // Another leader takes back what members have on one node while what the others have is
@@ -192,26 +152,19 @@ func TestTakenBackWhileAGangIsCommitted(t *testing.T) {
 		if n++; n == 4 { // two holds, one commit
 			l := s.ledger("n0")
 			grants.Release(l, func(types.UID) bool { return true })
-			s.must(s.api.Update(t.Context(), l))
-			s.notify(l, false)
+			s.put(l)
 			s.readAll()
 		}
 		return false, false
 	}
-	for i := range 3 {
-		s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 3))
-	}
+	s.addGang(3, 60, 600)
 	s.readAll()
 	for n < 4 {
 		s.step()
 	}
-	if got := s.seats("m0", "m1", "m2"); got != "" {
-		t.Errorf("placed %q of a gang of which two had nothing", got)
-	}
+	s.expect("m0 m1 m2")
 	s.work()
-	if got := s.seats("m0", "m1", "m2"); strings.Count(got, ":") != 3 {
-		t.Errorf("placed %q in the end", got)
-	}
+	s.expect("m0:* m1:* m2:*")
 }
 
 // Nor is a part of a gang placed anew because it would have followed: the node of one that
@@ -219,46 +172,29 @@ func TestTakenBackWhileAGangIsCommitted(t *testing.T) {
 // All give theirs back, and start with as many as are missing.
 func TestNobodyFollowsToAnotherNode(t *testing.T) {
 	s := newStage(t, 3)
-	n, killed := 9, false
-	s.kill = func() (before, after bool) {
-		n-- // two holds, four patches as a dry run, two commits, one patch
-		killed = killed || n == 0
-		return false, n == 0
-	}
-	for i := range 4 {
-		s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 4))
-	}
-	s.readAll()
-	for !killed {
-		s.step()
-	}
-	s.kill = nil
+	killed := s.killAt(9, true) // two holds, four patches as a dry run, two commits, one patch
+	s.addGang(4, 60, 600)
+	s.stepUntil(killed)
 	n1 := objects.Node("n1")
 	n1.Spec.Unschedulable = true
 	s.notify(n1, false)
 	s.vanish(s.get("m3"))
 	s.readAll()
 	s.work()
-	if got := s.seats("m0", "m1", "m2"); got != "m0:n0" {
-		t.Errorf("placed %q, want m0 alone: two of the other three are there, and one would have to go elsewhere", got)
-	}
+	s.expect("m0:n0 m1 m2")
 	if pods := grants.Pods(s.ledger("n1")); len(pods) > 0 || len(grants.Pods(s.ledger("n0"))) != 1 {
 		t.Errorf("Invariant 6: n0 has slices of %v, n1 of %v", grants.Pods(s.ledger("n0")), pods)
 	}
 	s.add("m3", 60, 600, objects.InGang("g", 4), func(p *corev1.Pod) { p.UID = "m3-again" })
 	s.work()
-	if got := s.seats("m0", "m1", "m2", "m3"); got != "m0:n0 m1:n0 m2:n2 m3:n2" {
-		t.Errorf("placed %q when all were there", got)
-	}
+	s.expect("m0:n0 m1:n0 m2:n2 m3:n2")
 }
 
 // Another leader takes back what a member has while the others' patches are on their way:
 // they are let go, as they might have been a moment before, and it follows.
 func TestTakenBackWhileAGangIsLetGo(t *testing.T) {
 	s := newStage(t, 2)
-	for i := range 3 {
-		s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 3))
-	}
+	s.addGang(3, 60, 600)
 	s.readAll()
 	stolen := false
 	s.kill = func() (before, after bool) {
@@ -271,12 +207,8 @@ func TestTakenBackWhileAGangIsLetGo(t *testing.T) {
 		return false, false
 	}
 	s.step()
-	if got := s.seats("m0", "m1", "m2"); got != "m1:n0" {
-		t.Errorf("placed %q, want m1, whose patch came after", got)
-	}
+	s.expect("m0 m1:n0 m2")
 	s.queue.flush()
 	s.work()
-	if got := s.seats("m0", "m1", "m2"); strings.Count(got, ":") != 3 {
-		t.Errorf("placed %q in the end", got)
-	}
+	s.expect("m0:* m1:* m2:*")
 }

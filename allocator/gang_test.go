@@ -16,26 +16,10 @@ import (
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/allocator/state/grants"
-	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
-
-func onDevice(uuid string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGPUUUID] = uuid }
-}
-
-// seats is where the pods are placed, as pod:node, with those that wait left out.
-func (s *stage) seats(names ...string) string {
-	s.t.Helper()
-	var placed []string
-	for _, name := range names {
-		if p := s.get(name); podstate.TargetNode(p) != "" {
-			placed = append(placed, name+":"+podstate.TargetNode(p))
-		}
-	}
-	return strings.Join(placed, " ")
-}
 
 // A member that can go to one place only has it, although a larger one that could
 // go anywhere is decided on first.
@@ -44,9 +28,7 @@ func TestGangMakesWay(t *testing.T) {
 	s.add("anywhere", 70, 700, objects.InGang("g", 2))
 	s.add("picky", 60, 600, objects.InGang("g", 2), onDevice("GPU-n0-0"))
 	s.work()
-	if got := s.seats("anywhere", "picky"); got != "anywhere:n0 picky:n0" {
-		t.Errorf("placed %q; told %q", got, s.told())
-	}
+	s.expect("anywhere:n0 picky:n0")
 }
 
 // Nor is a member in the way that can have no place at all, where there are enough
@@ -59,56 +41,55 @@ func TestGangLeavesOut(t *testing.T) {
 		s.add("hopeless", 90, 900, objects.InGang("g", 2), onDevice("GPU-n9-9"))
 		s.readAll()
 		s.work()
-		if got := s.seats("anywhere", "picky", "hopeless"); got != "anywhere:n0 picky:n0" {
-			t.Errorf("%s: placed %q; told %q", device, got, s.told())
-		}
+		s.expect("anywhere:n0 picky:n0 hopeless")
 	}
 }
 
 // Members that run count: so many as are missing start together, fewer wait.
 func TestGangIsMadeWholeAgain(t *testing.T) {
 	s := newStage(t, 2)
-	for i := range 4 {
-		s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 4))
-	}
+	s.addGang(4, 60, 600)
 	s.work()
-	if got := s.seats("m0", "m1", "m2", "m3"); strings.Count(got, ":") != 4 {
-		t.Fatalf("placed %q", got)
-	}
-	s.vanish(s.get("m0"))
-	s.vanish(s.get("m1"))
-	s.work()
+	s.expect("m0:* m1:* m2:* m3:*")
+	s.forget("m0", "m1")
 	// Two are missing, one is made again, and somebody else takes a device.
 	s.add("other", 60, 600)
 	s.work()
 	s.add("m0", 60, 600, objects.InGang("g", 4), func(p *corev1.Pod) { p.UID = "m0-again" })
 	s.work()
 	s.pass(queue.ElsewherePatience)
-	if got := s.seats("m0", "other"); !strings.HasPrefix(got, "other:") {
-		t.Errorf("placed %q: m0 has nobody to start with", got)
-	}
-	if told := fmt.Sprint(s.told()); !strings.Contains(told, "3 of 4 pods are there") {
-		t.Errorf("told %s", told)
-	}
+	s.expect("m0 other:*")
+	s.says("3 of 4 pods are there")
 	s.add("m1", 60, 600, objects.InGang("g", 4), func(p *corev1.Pod) { p.UID = "m1-again" })
 	s.work()
-	if got := s.seats("m0", "m1"); got != "" {
-		t.Errorf("placed %q, there is room for one only", got)
-	}
-	s.vanish(s.get("other"))
-	s.work()
-	if got := s.seats("m0", "m1"); strings.Count(got, ":") != 2 {
-		t.Errorf("placed %q, want both", got)
-	}
+	s.expect("m0 m1")
+	s.forget("other")
+	s.expect("m0:* m1:*")
 	// One that is missing starts alone, and so does one more than there must be.
-	s.vanish(s.get("m2"))
-	s.work()
+	s.forget("m2")
 	s.add("m2", 60, 600, objects.InGang("g", 4), func(p *corev1.Pod) { p.UID = "m2-again" })
 	s.add("m4", 20, 200, objects.InGang("g", 4))
 	s.work()
-	if got := s.seats("m2", "m4"); strings.Count(got, ":") != 2 {
-		t.Errorf("placed %q, want both", got)
-	}
+	s.expect("m2:* m4:*")
+}
+
+// Pods of a gang get neither the same room nor (Invariant 7) the same CPU. They are placed whole or
+// not at all, and what was tried leaves no trace.
+func TestGangIsPlacedTogether(t *testing.T) {
+	s := newStage(t, 2)
+	s.add("small", 30, 300, objects.InGang("g", 2), objects.CPU("40"))
+	s.add("big", 80, 800, objects.InGang("g", 2), objects.CPU("40"))
+	s.work()
+	s.expect("big:n0 small:n1", "Invariant 7: 40 of 64 CPUs each")
+	s = newStage(t, 2)
+	s.addGang(5, 60, 100, objects.CPU("20"))
+	s.work()
+	s.expect("m0 m1 m2 m3 m4")
+	s.says("room for 4 of the 5 pods that must start together")
+	// Did the filters go on counting them, no node had 60 CPUs.
+	s.add("wide", 10, 10, objects.CPU("60"))
+	s.work()
+	s.expect("wide:n0")
 }
 
 // What was held for a gang that nobody comes back to is free when the hold ends, and
@@ -121,17 +102,12 @@ func TestHoldEnds(t *testing.T) {
 			Slices: []v1alpha1.Slice{{Pod: "gone", Owner: "ns/gone", Ctr: "c", Core: 100, Mem: objects.DeviceMiB}}})
 	}
 	grants.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", s.clock.Now().Add(binding.HoldFor), "gone")
-	s.must(s.api.Update(t.Context(), l))
-	s.notify(l, false)
+	s.put(l)
 	s.add("next", 10, 100)
 	s.pass(binding.HoldFor - time.Second)
-	if got := s.seats("next"); got != "" {
-		t.Errorf("Invariant 1: placed %q into what is held", got)
-	}
+	s.expect("next", "Invariant 1")
 	s.pass(time.Second)
-	if got := s.seats("next"); got != "next:n0" {
-		t.Errorf("placed %q; told %q", got, s.told())
-	}
+	s.expect("next:n0")
 }
 
 // A gang that waits says so once, and again when the figures have changed for long.
@@ -141,20 +117,15 @@ func TestGangIsToldOnce(t *testing.T) {
 	s.work()
 	s.add("m1", 10, 100, objects.InGang("g", 3))
 	s.work()
-	if told := s.told(); len(told) != 0 {
-		t.Errorf("told at once: %q", told)
-	}
+	s.says()
 	s.pass(queue.ElsewherePatience)
 	want := "Warning VernierWaiting Kueue's pod group ns/g: 2 of 3 pods are there; they start together (annotation kueue.x-k8s.io/pod-group-total-count)"
 	if told := s.told(); len(told) != 2 || told[0] != want || told[1] != want {
 		t.Errorf("told %q, want %q twice", told, want)
 	}
-	s.vanish(s.get("m1"))
-	s.work()
+	s.forget("m1")
 	s.pass(queue.ElsewherePatience)
-	if told := s.told(); len(told) != 0 {
-		t.Errorf("told again so soon: %q", told)
-	}
+	s.says()
 	s.pass(notify.RepeatAfter)
 	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], "1 of 3 pods are there") {
 		t.Errorf("told %q", told)
@@ -170,7 +141,11 @@ func TestGangThatNeverFits(t *testing.T) {
 	n := 0
 	pod := func(core v1alpha1.Percent, mem v1alpha1.MiB, edits ...func(*corev1.Pod)) scheduling.Request {
 		n++
-		return s.set(s.add(fmt.Sprintf("p%d", n), core, mem, edits...))[0]
+		p := s.add(fmt.Sprint("p", n), core, mem, edits...)
+		s.readAll()
+		demand, err := placement.DemandOf(podrequest.Of(p), nil)
+		s.must(err)
+		return scheduling.Request{Pod: p, Demand: demand}
 	}
 	for name, tt := range map[string]struct {
 		asks  []scheduling.Request
@@ -207,22 +182,20 @@ func TestHalfPlacedGang(t *testing.T) {
 				pods = append(pods, s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 3)))
 			}
 			plan := func(node string, core v1alpha1.Percent, device int) placement.Plan {
-				return placement.Plan{Node: node, Grants: []placement.Grant{{Container: "c", UUID: fmt.Sprintf("GPU-%s-%d", node, device), Core: core, Mem: 600}}}
+				return placement.Plan{Node: node, Grants: []placement.Grant{{Container: "c", UUID: gpu(node, device), Core: core, Mem: 600}}}
 			}
 			half := s.ledger("n0")
 			s.must(grants.Grant(half, pods[2].UID, "ns/m2", plan("n0", 60, 1)))
 			if held {
 				grants.Hold(half, "podgroups.kueue.x-k8s.io/ns/g", s.clock.Now().Add(binding.HoldFor), pods[2].UID)
 			}
-			s.must(s.api.Update(t.Context(), half))
-			s.notify(half, false)
+			s.put(half)
 			if !fits {
 				full := s.ledger("n1")
 				for d := range 2 {
 					s.must(grants.Grant(full, "other", "ns/other", plan("n1", 100, d)))
 				}
-				s.must(s.api.Update(t.Context(), full))
-				s.notify(full, false)
+				s.put(full)
 			}
 			s.readAll()
 			s.work()
@@ -244,16 +217,12 @@ func TestHalfPlacedGang(t *testing.T) {
 func TestOrdersAreBounded(t *testing.T) {
 	const devices, members = 2 * scheduling.MaxOrders, 4 * scheduling.MaxOrders
 	s := newStage(t, devices/2)
-	for i := range members {
-		s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", members))
-	}
-	const metric = "vernier_allocator_nodes_judged"
+	s.addGang(members, 60, 600)
+	const metric = "nodes_judged_sum"
 	before := measured(t, metric)
 	s.work()
 	if judged := measured(t, metric) - before; judged < 2*devices || judged > (scheduling.MaxOrders+1)*devices {
 		t.Errorf("%v nodes judged for the %d places that there are, want at most %d orders", judged, devices, scheduling.MaxOrders+1)
 	}
-	if got := s.atTheGate("m0", "m1"); got != "m0 m1" {
-		t.Errorf("at the gate: %q", got)
-	}
+	s.expect("m0 m1")
 }

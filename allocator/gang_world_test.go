@@ -118,8 +118,7 @@ func (w *world) admit() bool {
 		return false
 	}
 	p.Spec.SchedulingGates = p.Spec.SchedulingGates[:1]
-	w.must(w.api.Update(context.Background(), p))
-	w.notify(p, false)
+	w.put(p)
 	return true
 }
 
@@ -362,8 +361,7 @@ func (w *world) lateHold(n *nodeInTest) {
 	pod := types.UID(fmt.Sprintf("late%d", w.made))
 	w.must(grants.Grant(l, pod, late+string(pod), placement.Plan{Grants: []placement.Grant{{Container: "a", UUID: seen.UUID, Core: 1, Mem: 1}}}))
 	grants.Hold(l, late+string(pod), w.clock.Now().Add(binding.HoldFor), pod)
-	w.must(w.api.Update(context.Background(), l))
-	w.notify(l, false)
+	w.put(l)
 }
 
 // lateTheft is what a leader does that was deposed long ago and takes a gang for one that
@@ -384,8 +382,7 @@ func (w *world) takeBack(l *v1alpha1.SliceLedger, pod types.UID) {
 	before := l.DeepCopy()
 	grants.Release(l, func(uid types.UID) bool { return uid == pod })
 	w.rob(before, l, false)
-	w.must(w.api.Update(context.Background(), l))
-	w.notify(l, false)
+	w.put(l)
 }
 
 // granted tells whether a pod has slices that are not held, or no longer.

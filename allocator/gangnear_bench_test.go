@@ -14,7 +14,6 @@ import (
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/allocator/state/grants"
-	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
 
@@ -37,7 +36,7 @@ func BenchmarkGangWaits(b *testing.B) {
 						node.Labels["theirs"] = "yes"
 					}
 					a.SetNode(nil, node)
-					l := objects.WithStatus(objects.Ledger(node.Name))
+					l := objects.ReadyLedger(node.Name)
 					for d := range 2 {
 						if d == 0 || full && !theirs {
 							if err := grants.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
@@ -52,7 +51,7 @@ func BenchmarkGangWaits(b *testing.B) {
 				var asks []scheduling.Request
 				var pods []*corev1.Pod
 				for i := range members {
-					pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(60, 600)})
+					pod := objects.Single(fmt.Sprint("p", i), objects.Share(60, 600))
 					pod.UID, pod.ResourceVersion = types.UID(pod.Name), "2"
 					objects.InGang("g", members)(pod)
 					pod.Labels["index"] = fmt.Sprint(i)
@@ -63,7 +62,7 @@ func BenchmarkGangWaits(b *testing.B) {
 						inZone(pod)
 					}
 					if kind == "near unlike" {
-						cpu(fmt.Sprint(i, "m"))(pod)
+						objects.CPU(fmt.Sprint(i, "m"))(pod)
 					}
 					a.SetPod(pod)
 					pods, asks = append(pods, pod), append(asks, requestsOf(a, pod)...)
@@ -72,7 +71,7 @@ func BenchmarkGangWaits(b *testing.B) {
 				var spent time.Duration
 				var judged float64
 				for i := range b.N + 1 {
-					start, before := now(), measured(b, "vernier_allocator_nodes_judged")
+					start, before := now(), measured(b, "nodes_judged_sum")
 					_, miss, err := fit(b.Context(), a, asks, members)
 					if err != nil || miss == nil {
 						b.Fatal(miss, err)
@@ -83,7 +82,7 @@ func BenchmarkGangWaits(b *testing.B) {
 					// The first look tells why, the others find that it is so still.
 					if i > 0 {
 						spent += now() - start
-						judged += measured(b, "vernier_allocator_nodes_judged") - before
+						judged += measured(b, "nodes_judged_sum") - before
 					}
 				}
 				b.ReportMetric(float64(spent)/float64(b.N), "ns/op")

@@ -11,16 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
-
-// again is a pod that is made again now.
-func (s *stage) again(p *corev1.Pod) {
-	p.UID += "-again"
-	s.created(p)
-}
 
 // What is missing from a gang that runs goes before equals that wait for longer, and says so; before
 // those of a higher priority it does not go.
@@ -32,13 +25,13 @@ func TestGang_WhenAMemberIsLost(t *testing.T) {
 	}{
 		"one":                        {1, nil, true},
 		"two, which start together":  {2, nil, true},
-		"others of higher priority":  {1, []func(*corev1.Pod){priority(1), neverPreempts}, false},
-		"two and higher priorities":  {2, []func(*corev1.Pod){priority(1), neverPreempts}, false},
+		"others of higher priority":  {1, []func(*corev1.Pod){objects.Priority(1), neverPreempts}, false},
+		"two and higher priorities":  {2, []func(*corev1.Pod){objects.Priority(1), neverPreempts}, false},
 		"many that wait for as long": {1, []func(*corev1.Pod){func(*corev1.Pod) {}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const members = 4
-			s := newHeadStage(t, members/2)
+			s := newStage(t, members/2, reserving)
 			others := 3 * tt.lost
 			if len(tt.other) == 1 {
 				others = 100
@@ -69,9 +62,7 @@ func TestGang_WhenAMemberIsLost(t *testing.T) {
 				}
 			}
 			want := fmt.Sprintf("Kueue's pod group ns/g has %d of %d pods and its missing ones go before others of their priority: ", members-tt.lost, members)
-			if told := strings.Join(s.told(), "\n"); !strings.Contains(told, want) {
-				t.Errorf("told %q, want %q", told, want)
-			}
+			s.says(want)
 			if len(took) != tt.lost || s.atTheGate(again...) != strings.Join(again, " ") {
 				t.Fatalf("%v have the room", took)
 			}
@@ -97,16 +88,13 @@ func TestGang_WhenItIsWhole(t *testing.T) {
 	s.clock.Step(time.Second)
 	s.add("m1", 60, 600, s.created, objects.InGang("g", 1))
 	s.work()
-	s.vanish(s.get("other"))
-	s.work()
-	if got := s.atTheGate("first", "m1"); got != "m1" {
-		t.Errorf("at the gate: %q", got)
-	}
+	s.forget("other")
+	s.expect("first:* m1")
 }
 
 // Smaller pods of its priority don't take the room bit by bit.
 func TestGang_WhenALargeMemberIsLost(t *testing.T) {
-	s := newHeadStage(t, 1)
+	s := newStage(t, 1, reserving)
 	for i := range 2 {
 		s.add(fmt.Sprint("m", i), v1alpha1.WholeGPU, 1, s.created, objects.InGang("g", 2))
 	}
@@ -116,28 +104,20 @@ func TestGang_WhenALargeMemberIsLost(t *testing.T) {
 	}
 	s.work()
 	s.clock.Step(time.Second)
-	s.vanish(s.get("m0"))
-	s.work()
-	if got := s.atTheGate("half0", "half1", "half2", "half3"); got != "half2 half3" {
-		t.Fatalf("at the gate: %q", got)
-	}
+	s.forget("m0")
+	s.expect("half0:* half1:* half2 half3")
 	s.add("m0", v1alpha1.WholeGPU, 1, s.again, objects.InGang("g", 2))
 	s.work()
 	for _, name := range []string{"half0", "half1"} {
-		if s.atTheGate("half2", "half3") != "half2 half3" {
-			t.Errorf("halves took the room; told %q", s.told())
-		}
-		s.vanish(s.get(name))
-		s.work()
+		s.expect("half2 half3")
+		s.forget(name)
 	}
-	if got := s.atTheGate("m0", "half2", "half3"); got != "half2 half3" {
-		t.Errorf("at the gate: %q", got)
-	}
+	s.expect("m0:* half2 half3")
 }
 
 // Nor is it kept from room that is reserved for an equal, which waits for longer.
 func TestGang_WhenTheRoomIsReserved(t *testing.T) {
-	s := newHeadStage(t, 1)
+	s := newStage(t, 1, reserving)
 	s.add("m0", v1alpha1.WholeGPU, 1, s.created, objects.InGang("g", 2), endsAfter(4*time.Hour))
 	s.add("m1", v1alpha1.WholeGPU, 1, s.created, objects.InGang("g", 2))
 	s.work()
@@ -152,9 +132,7 @@ func TestGang_WhenTheRoomIsReserved(t *testing.T) {
 	s.add("m0", v1alpha1.WholeGPU, 1, s.again, objects.InGang("g", 2))
 	s.readAll()
 	s.work()
-	if got := s.atTheGate("m0", "large"); got != "large" {
-		t.Errorf("at the gate: %q", got)
-	}
+	s.expect("m0:* large")
 }
 
 // Nobody goes before others with large pods for having small ones that run.
@@ -168,15 +146,11 @@ func TestHostileGangOfSmallPodsGoesByItsAge(t *testing.T) {
 	s.add("first", 95, 1, s.created)
 	s.work()
 	s.clock.Step(time.Second)
-	s.vanish(s.get("m0"))
-	s.work()
+	s.forget("m0")
 	s.add("m0", 95, 1, s.again, objects.InGang("g", 2))
 	s.work()
-	s.vanish(s.get("other0"))
-	s.work()
-	if got := s.atTheGate("first", "m0"); got != "m0" {
-		t.Errorf("at the gate: %q", got)
-	}
+	s.forget("other0")
+	s.expect("first:* m0")
 	if p := s.get("first"); p.UID != types.UID("first") {
 		t.Fatal("another pod")
 	}
@@ -184,7 +158,7 @@ func TestHostileGangOfSmallPodsGoesByItsAge(t *testing.T) {
 
 // Hostile: a gang that is made larger, again and again, misses nothing: its new pods go by their age.
 func TestHostileGangThatGrowsGoesByItsAge(t *testing.T) {
-	s := newHeadStage(t, 2)
+	s := newStage(t, 2, reserving)
 	for i := range 3 {
 		s.add(fmt.Sprint("m", i), 60, 600, s.created, objects.InGang("g", 3))
 	}
@@ -196,14 +170,10 @@ func TestHostileGangThatGrowsGoesByItsAge(t *testing.T) {
 	for i := range 3 {
 		p := s.get(fmt.Sprint("m", i))
 		objects.InGang("g", 4)(p)
-		s.must(s.api.Update(t.Context(), p))
-		s.notify(p, false)
+		s.put(p)
 	}
 	s.add("m3", 60, 600, s.created, objects.InGang("g", 4))
 	s.work()
-	s.vanish(s.get("full"))
-	s.work()
-	if podstate.Gated(s.get("older")) || !podstate.Gated(s.get("m3")) {
-		t.Errorf("placed %q, want the older pod", s.seats("older", "m3"))
-	}
+	s.forget("full")
+	s.expect("older:* m3")
 }

@@ -17,7 +17,6 @@ import (
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/state/cache"
 	"vernier.dev/vernier/allocator/state/podstate"
-	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
 
@@ -36,7 +35,7 @@ func newCrowd(t *testing.T) *crowd {
 	t.Cleanup(c.q.ShutDown)
 	c.begin(c.q)
 	c.SetNode(nil, objects.Node("n0"))
-	l := objects.WithStatus(objects.Ledger("n0"))
+	l := objects.ReadyLedger("n0")
 	l.ResourceVersion = api.next()
 	c.SetLedger(l)
 	return c
@@ -45,7 +44,7 @@ func newCrowd(t *testing.T) *crowd {
 // come has pods come that ask for a device each.
 func (c *crowd) come(name string, n int, edits ...func(*corev1.Pod)) {
 	for i := range n {
-		pod := objects.Pod(fmt.Sprint(name, i), map[string]v1alpha1.Share{"c": objects.Share(100, 100)})
+		pod := objects.Single(fmt.Sprint(name, i), objects.Share(100, 100))
 		pod.UID, pod.ResourceVersion = types.UID(pod.Name), c.api.next()
 		for _, e := range edits {
 			e(pod)
@@ -58,8 +57,8 @@ func (c *crowd) come(name string, n int, edits ...func(*corev1.Pod)) {
 // work has everything done that is due. It counts the decisions, and the bytes that were
 // taken from the heap for them.
 func (c *crowd) work() (decisions, bytes int) {
-	const metric = "vernier_allocator_decision_duration_seconds"
-	decisions = -samples(c.t, metric)
+	const metric = "decision_duration_seconds"
+	decisions = -int(measured(c.t, metric))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for c.q.Len() > 0 {
@@ -71,7 +70,7 @@ func (c *crowd) work() (decisions, bytes int) {
 		}
 	}
 	runtime.ReadMemStats(&after)
-	return decisions + samples(c.t, metric), int(after.TotalAlloc - before.TotalAlloc)
+	return decisions + int(measured(c.t, metric)), int(after.TotalAlloc - before.TotalAlloc)
 }
 
 // Of those that wait each is looked at once when they come and once when they are woken,
@@ -120,21 +119,13 @@ func TestGangPartsAndUnites(t *testing.T) {
 		s.add(name, 100, 100, objects.InGang("g", 2))
 		s.work()
 	}
-	if got := s.seats("a0", "a1", "b0"); got != "a0:n0 a1:n0" {
-		t.Fatalf("on two devices: %q", got)
-	}
-	s.vanish(s.get("a0"))
-	s.vanish(s.get("a1"))
-	s.work()
-	if got := s.seats("b0"); got != "" {
-		t.Errorf("one of two that start together: %q", got)
-	}
+	s.expect("a0:n0 a1:n0 b0")
+	s.forget("a0", "a1")
+	s.expect("b0")
 	s.add("other", 100, 100)
 	s.add("b1", 100, 100, objects.InGang("g", 2))
 	s.work()
-	if got := s.seats("b0", "b1", "other"); got != "other:n0" {
-		t.Errorf("two of two, on one device: %q", got)
-	}
+	s.expect("b0 b1 other:n0")
 	s.add("ungated", 1, 1, objects.InGang("g", 2), func(p *corev1.Pod) {
 		p.Annotations = map[string]string{}
 		p.Spec.SchedulingGates = nil
@@ -157,26 +148,11 @@ func TestEarlierRunAfterTheLater(t *testing.T) {
 	}
 	s.add("a0", 60, 600, by("j", "1"), objects.InGang("g", 1))
 	s.work()
-	if got := s.seats("b0", "b1", "b2", "a0"); got != "b0:n0 b1:n0" {
-		t.Fatalf("placed %q", got)
-	}
+	s.expect("b0:n0 b1:n0 b2 a0")
 	for _, name := range []string{"b2", "b1", "b0"} {
-		s.vanish(s.get(name))
-		s.work()
+		s.forget(name)
 	}
-	if got := s.seats("a0"); got != "a0:n0" {
-		t.Errorf("placed %q; told %q", got, s.told())
-	}
-}
-
-// edit changes a pod's metadata.
-func (s *stage) edit(name string, edit func(*corev1.Pod)) {
-	s.t.Helper()
-	p := s.get(name)
-	edit(p)
-	s.must(s.api.Update(s.t.Context(), p))
-	s.notify(p, false)
-	s.work()
+	s.expect("a0:n0")
 }
 
 // A member that waits since one that runs says another size goes on once that is mended,
@@ -189,15 +165,10 @@ func TestGangIsMendedOnOneThatRuns(t *testing.T) {
 	s.add("b", 60, 600, objects.InGang("g", 1))
 	s.work()
 	s.edit("a", objects.InGang("g", 2))
-	s.vanish(s.get("other"))
-	s.work()
-	if got := s.seats("b"); got != "" {
-		t.Errorf("placed %q although they say different sizes", got)
-	}
+	s.forget("other")
+	s.expect("b")
 	s.edit("a", objects.InGang("g", 1))
-	if got := s.seats("b"); got != "b:n0" {
-		t.Errorf("placed %q when it was mended", got)
-	}
+	s.expect("b:n0")
 }
 
 // A pod goes on when those that ran before it, and said another size, are seen to have
@@ -214,19 +185,15 @@ func TestEndOfEarlierRunIsSeenLate(t *testing.T) {
 	s.member("b", 1)
 	s.work()
 	s.pass(queue.ElsewherePatience)
-	if got := s.seats("a0", "a1", "b"); strings.Count(got, ":") != 2 {
-		t.Fatalf("placed %q", got)
-	}
+	s.expect("a0:* a1:* b")
 	for _, name := range []string{"a0", "a1"} {
-		s.bindNow(s.get(name))
+		s.bindNow(name)
 		s.update(name, func(st *corev1.PodStatus) {
 			st.Phase = corev1.PodSucceeded
 			st.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(ended)}}}}
 		})
 	}
-	if got := s.seats("b"); got == "" {
-		t.Errorf("not placed when the earlier run had ended; told %q", s.told())
-	}
+	s.expect("b:*")
 }
 
 // A pod of an earlier run is of the last one when the pods of the later are being deleted,
@@ -234,7 +201,7 @@ func TestEndOfEarlierRunIsSeenLate(t *testing.T) {
 func TestLaterRunEnds(t *testing.T) {
 	for name, end := range map[string]func(s *stage, name string){
 		"deleted": func(s *stage, name string) {
-			s.terminate(s.get(name))
+			s.delete(name)
 			s.work()
 		},
 		"orphaned": func(s *stage, name string) {
@@ -250,15 +217,11 @@ func TestLaterRunEnds(t *testing.T) {
 			s.work()
 			s.add("a", 60, 600, by("j", "1"), objects.InGang("g", 1))
 			s.work()
-			if got := s.seats("b0", "b1", "a"); got != "b0:n0" {
-				t.Fatalf("placed %q", got)
-			}
-			s.bindNow(s.get("b0"))
+			s.expect("b0:n0 b1 a")
+			s.bindNow("b0")
 			end(s, "b1")
 			end(s, "b0")
-			if got := s.seats("a"); got != "a:n0" {
-				t.Errorf("placed %q; told %q", got, s.told())
-			}
+			s.expect("a:n0")
 		})
 	}
 }

@@ -10,26 +10,19 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
-	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/podrequest"
+	"vernier.dev/vernier/test/objects"
 	"vernier.dev/vernier/test/podgroups"
 )
 
 // stageOf is a stage where these PodGroups are.
 func stageOf(t *testing.T, nodes int, groups ...*unstructured.Unstructured) *stage {
 	t.Helper()
-	s := newStage(t, nodes)
-	s.sizes = podgroups.Read(t, groups...)
-	s.restart()
-	s.events = record.NewFakeRecorder(1000)
-	s.allocator.notify.Events = s.events
-	return s
+	return newStage(t, nodes, func(w *world) { w.sizes = podgroups.Read(t, groups...) })
 }
 
 func memberOf(name string) func(*corev1.Pod) {
@@ -81,9 +74,7 @@ func TestGroupWithinOneRack(t *testing.T) {
 			s.add(fmt.Sprint("m", i), 70, 700, memberOf("g"))
 		}
 		s.work()
-		if told := strings.Join(s.told(), "\n"); !strings.Contains(told, "all GPUs of one "+key+" would not be enough for 5") {
-			t.Errorf("told %q", told)
-		}
+		s.says("all GPUs of one " + key + " would not be enough for 5")
 	})
 	t.Run("beside those that run", func(t *testing.T) {
 		for least, first := range map[int64]int{1: 1, 2: 2} {
@@ -91,7 +82,7 @@ func TestGroupWithinOneRack(t *testing.T) {
 			s.zones("aabb")
 			s.use("n2", 0, 50) // a pod alone would go there
 			for i := range first {
-				s.add(fmt.Sprint("m", i), 60, 600, memberOf("g"), onNode("n1"))
+				s.add(fmt.Sprint("m", i), 60, 600, memberOf("g"), objects.OnNode("n1"))
 			}
 			s.work()
 			s.add("late", 50, 500, memberOf("g"))
@@ -110,10 +101,7 @@ func TestGroupWithinOneRack(t *testing.T) {
 		s.use("n0", 0, 50)
 		s.use("n0", 1, 50)
 		s.add("m0", 60, 600, memberOf("g"))
-		l := s.ledger("n3")
-		s.must(grants.Grant(l, "m0", "ns/m0", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: "GPU-n3-0", Core: 60, Mem: 600}}}))
-		s.must(s.api.Update(t.Context(), l))
-		s.notify(l, false)
+		s.grant("n3", "m0", 0, 60, 600)
 		s.readAll()
 		s.add("m1", 50, 500, memberOf("g"))
 		s.work()
@@ -124,7 +112,7 @@ func TestGroupWithinOneRack(t *testing.T) {
 	t.Run("no room beside those that run", func(t *testing.T) {
 		s := stageOf(t, 3, within(1))
 		s.zones("abb")
-		s.add("m0", 60, 600, memberOf("g"), onNode("n0"))
+		s.add("m0", 60, 600, memberOf("g"), objects.OnNode("n0"))
 		s.work()
 		s.use("n0", 1, 90)
 		s.add("late", 70, 700, memberOf("g"))
@@ -135,18 +123,16 @@ func TestGroupWithinOneRack(t *testing.T) {
 	})
 	t.Run("past many racks that the pods may not go to", func(t *testing.T) {
 		s := stageOf(t, scheduling.MaxWithin+6, podgroups.Within(podgroups.Native("ns", "g", 2), corev1.LabelHostname))
-		s.add("m0", 70, 700, memberOf("g"), onNode("n8")) // one of the last by name
-		s.add("m1", 70, 700, memberOf("g"), onNode("n8"))
+		s.add("m0", 70, 700, memberOf("g"), objects.OnNode("n8")) // one of the last by name
+		s.add("m1", 70, 700, memberOf("g"), objects.OnNode("n8"))
 		s.work()
-		if got := s.seats("m0", "m1"); got != "m0:n8 m1:n8" {
-			t.Errorf("placed %q; told %q", got, s.told())
-		}
+		s.expect("m0:n8 m1:n8")
 	})
 	t.Run("no rack that the pods may go to", func(t *testing.T) {
 		s := stageOf(t, 2, within(2))
 		s.zones("ab")
-		s.add("m0", 10, 100, memberOf("g"), onNode("n7"))
-		s.add("m1", 10, 100, memberOf("g"), onNode("n7"))
+		s.add("m0", 10, 100, memberOf("g"), objects.OnNode("n7"))
+		s.add("m1", 10, 100, memberOf("g"), objects.OnNode("n7"))
 		s.work()
 		if told := strings.Join(s.told(), "\n"); strings.Contains(told, "no node that takes slices has label") || !strings.Contains(told, "didn't match Pod's node affinity/selector") {
 			t.Errorf("told %q", told)
@@ -178,19 +164,13 @@ func TestGroupWithinOneRackIsRelabelled(t *testing.T) {
 			s.use("n0", 0, 50)
 			s.use("n1", 0, 50)
 			s.work()
-			if got := s.seats("m0", "m1", "m2"); got != "" {
-				t.Fatalf("placed %q", got)
-			}
+			s.expect("m0 m1 m2")
 			s.zones("aab")
 			s.pass(queue.RefusedDelay)
-			if got := s.seats("m0", "m1", "m2"); got != "" {
-				t.Fatalf("placed %q", got)
-			}
+			s.expect("m0 m1 m2")
 			s.zones("bbb")
 			s.pass(queue.RefusedDelay)
-			if got := s.seats("m0", "m1", "m2"); strings.Count(got, ":") != 3 {
-				t.Errorf("placed %q; told %q", got, s.told())
-			}
+			s.expect("m0:* m1:* m2:*")
 		})
 	}
 }
@@ -209,7 +189,7 @@ func TestHostileGroupWithinManyValues(t *testing.T) {
 	paused := 0
 	for range 20 {
 		s.step()
-		if search, is := s.allocator.search(name); is && search.begun() {
+		if s.allocator.scheduler.Searches()[name].Begun {
 			paused++
 		}
 	}

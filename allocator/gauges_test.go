@@ -25,7 +25,7 @@ func TestGauges(t *testing.T) {
 	s.add("none", 10, 10, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"absent": "x"} })
 	s.add("second", 1, 1, objects.Labelled("x"))
 	s.add("large", 10, objects.DeviceMiB+1)
-	s.add("odd", 10, 10, func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationMode] = "odd" })
+	s.add("odd", 10, 10, objects.Annotated(v1alpha1.AnnotationMode, "odd"))
 	s.work()
 	use, fragments := fragmentation(s.allocator.cache.Index.Room())
 	for _, tt := range []struct {

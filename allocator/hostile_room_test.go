@@ -3,7 +3,6 @@
 package allocator
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,15 +34,13 @@ func (s *stage) deletedFor(name string, grace time.Duration) {
 // a third pod what is free on the GPU of the first.
 func TestHostileGraceHoldsNoGPU(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("slow", 1, 1, finalized, priority(5))
+	s.add("slow", 1, 1, finalized, objects.Priority(5))
 	s.add("cheap", v1alpha1.WholeGPU, 1, finalized)
 	s.run()
 	s.deletedFor("slow", 3*365*24*time.Hour)
-	s.add("urgent", v1alpha1.WholeGPU, 1, priority(1000))
+	s.add("urgent", v1alpha1.WholeGPU, 1, objects.Priority(1000))
 	s.work()
-	if len(s.evicted) != 1 || s.evicted[0] != "cheap" {
-		t.Fatalf("evicted %v", s.evicted)
-	}
+	s.evicts("cheap")
 	s.add("third", 90, 1)
 	s.vanish(s.get("cheap"))
 	for range 3 {
@@ -53,26 +50,22 @@ func TestHostileGraceHoldsNoGPU(t *testing.T) {
 	}
 	s.work()
 	s.pass(queue.RefusedDelay)
-	if got := s.waiting("urgent", "third"); slices.Contains(got, true) {
-		t.Errorf("urgent and third wait: %v, the latter beside 99 %% that nobody uses; told %q", got, s.told())
-	}
+	s.expect("urgent:* third:*")
 }
 
 // A victim that stays past its grace period, as where a process of it can't be killed: 30 s later another
 // is chosen, the first is not again, others have the room that it leaves, and the waiting pod gets an event.
 func TestHostileVictimStays(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("stays", 60, 600, priority(1), finalized)
-	s.add("other", 60, 600, priority(2), finalized)
+	s.add("stays", 60, 600, objects.Priority(1), finalized)
+	s.add("other", 60, 600, objects.Priority(2), finalized)
 	s.run()
-	s.add("urgent", 60, 600, priority(10))
+	s.add("urgent", 60, 600, objects.Priority(10))
 	s.work()
 	s.add("third", 30, 1)
 	s.add("fourth", 40, 1)
 	s.work()
-	if len(s.evicted) != 1 || s.evicted[0] != "stays" {
-		t.Fatalf("evicted %v", s.evicted)
-	}
+	s.evicts("stays")
 	s.told()
 	for passed := time.Duration(0); passed < 2*preemption.LeaveLate+2*preemption.RetryAfter; passed += preemption.EvictAgain {
 		s.pass(preemption.EvictAgain)
@@ -86,9 +79,7 @@ func TestHostileVictimStays(t *testing.T) {
 			t.Errorf("told %q, not %q", told, want)
 		}
 	}
-	if got := s.waiting("third", "fourth"); slices.Contains(got, true) {
-		t.Errorf("third and fourth wait beside room that nobody is to have: %v", got)
-	}
+	s.expect("third:* fourth:*")
 	// Where that one stays too, nobody is left: urgent waits, its event says why, and it keeps nothing.
 	for range 40 {
 		s.pass(preemption.RetryAfter)
@@ -97,15 +88,13 @@ func TestHostileVictimStays(t *testing.T) {
 		t.Errorf("evicted %v, %d reservations", s.evicted, len(s.allocator.reservations.All()))
 	}
 	const want = "1 pod(s) of lower priority would make room and cannot leave: pod stays is being deleted, and has not ended 30s after its grace period"
-	if told := strings.Join(s.told(), "\n"); !strings.Contains(told, want) {
-		t.Errorf("told %q, not %q", told, want)
-	}
+	s.says(want)
 }
 
 // A gang for which room is reserved and whose last member never comes loses it in a minute, gets none
 // again while it is incomplete, and says what it lacks.
 func TestHostileGangThatNeverComes(t *testing.T) {
-	s := newHeadStage(t, 1)
+	s := newStage(t, 1, reserving)
 	s.add("busy0", 90, 900, s.created, finalized)
 	s.add("busy1", 90, 900, s.created, finalized)
 	s.run()
@@ -115,9 +104,7 @@ func TestHostileGangThatNeverComes(t *testing.T) {
 	s.add("whole", v1alpha1.WholeGPU, 1, s.created)
 	s.work()
 	s.pass(10 * time.Minute)
-	if all := s.allocator.reservations.All(); len(all) != 1 || all[0].Owner.Gang.Name != "g" {
-		t.Fatalf("reserved %+v", all)
-	}
+	s.reserved("g")
 	s.told()
 	for _, name := range []string{"g0", "g1"} {
 		s.edit(name, objects.InGang("g", 3))
@@ -127,9 +114,7 @@ func TestHostileGangThatNeverComes(t *testing.T) {
 	for range 10 {
 		s.pass(queue.FlushAfter)
 	}
-	if all := s.allocator.reservations.All(); len(all) != 1 || all[0].Owner.Pod.Name != "whole" {
-		t.Errorf("reserved %+v, want for the next alone", all)
-	}
+	s.reserved("whole")
 	told := strings.Join(s.told(), "\n")
 	for _, want := range []string{
 		notify.ReasonUnreserved + " room is reserved for it no longer: the pod has waited for something else than room for 1m0s",
@@ -144,7 +129,7 @@ func TestHostileGangThatNeverComes(t *testing.T) {
 // The first that waits and then selects no node loses the room within some minutes, is told what the
 // scheduler has against it, and the next gets it.
 func TestHostileOwnerThatSelectsNothing(t *testing.T) {
-	s := newHeadStage(t, 1)
+	s := newStage(t, 1, reserving)
 	s.add("busy0", 90, 900, s.created, finalized)
 	s.add("busy1", 90, 900, s.created, finalized)
 	s.run()
@@ -152,17 +137,11 @@ func TestHostileOwnerThatSelectsNothing(t *testing.T) {
 	s.add("next", v1alpha1.WholeGPU, 1, s.created)
 	s.work()
 	s.pass(10 * time.Minute)
-	if all := s.allocator.reservations.All(); len(all) != 1 || all[0].Owner.Pod.Name != "first" {
-		t.Fatalf("reserved %+v", all)
-	}
+	s.reserved("first")
 	s.edit("first", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} })
 	for passed := time.Duration(0); passed <= preemption.PassedOver+queue.FlushAfter; passed += queue.FlushAfter {
 		s.pass(queue.FlushAfter)
 	}
-	if all := s.allocator.reservations.All(); len(all) != 1 || all[0].Owner.Pod.Name != "next" {
-		t.Errorf("reserved %+v, want for the next", all)
-	}
-	if told := strings.Join(s.told(), "\n"); !strings.Contains(told, notify.ReasonUnreserved+" room is reserved for it no longer: the scheduler would refuse the pod on node n0: node(s) didn't match Pod's node affinity/selector") {
-		t.Errorf("told %q", told)
-	}
+	s.reserved("next")
+	s.says(notify.ReasonUnreserved + " room is reserved for it no longer: the scheduler would refuse the pod on node n0: node(s) didn't match Pod's node affinity/selector")
 }

@@ -3,7 +3,6 @@
 package allocator
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,8 +32,7 @@ func (w *world) createIn(namespace string, s v1alpha1.Share, edits ...func(*core
 	for _, e := range edits {
 		e(p)
 	}
-	w.must(w.api.Create(context.Background(), p))
-	w.notify(p, false)
+	w.create(p)
 	return p
 }
 
@@ -73,8 +71,10 @@ func (w *world) checkHonest() bool {
 	// The others only watch, or what they do would take this one's time.
 	leader := w.replicas[0]
 	leader.time.WithTicker = &slowClock{w.clock, func() time.Duration {
-		if !field(leader.allocator.scheduler, "searching").IsNil() {
-			return 40 * time.Millisecond
+		for _, search := range leader.allocator.scheduler.Searches() {
+			if search.Running {
+				return 40 * time.Millisecond
+			}
 		}
 		return time.Millisecond
 	}}
@@ -86,7 +86,7 @@ func (w *world) checkHonest() bool {
 			next = next.Add(time.Second)
 			// Each in a namespace of its own, so that they wait for each other no longer than
 			// an honest one does.
-			fresh = append(fresh, w.createIn("", objects.Share(1, 1), hostile, inNamespace(fmt.Sprint("hostile-", w.made))))
+			fresh = append(fresh, w.createIn("", objects.Share(1, 1), hostile, objects.InNamespace(fmt.Sprint("hostile-", w.made))))
 			if n := len(fresh); n > 4 {
 				w.vanish(w.find(fresh[n-5].UID))
 			}

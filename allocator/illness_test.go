@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/allocator/queue/notify"
-	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -24,29 +23,6 @@ func (s *stage) health(name string) string {
 		return string(c.Status) + " " + c.Reason + " " + c.Message
 	}
 	return ""
-}
-
-// running places a pod and binds it.
-func (s *stage) running(name string, core v1alpha1.Percent, mem v1alpha1.MiB) {
-	s.t.Helper()
-	s.add(name, core, mem)
-	s.work()
-	s.bind()
-	s.work()
-	if s.get(name).Spec.NodeName == "" {
-		s.t.Fatalf("%s is not bound", name)
-	}
-}
-
-// about counts the events whose reason that is.
-func about(told []string, reason string) int {
-	n := 0
-	for _, e := range told {
-		if strings.Contains(e, reason) {
-			n++
-		}
-	}
-	return n
 }
 
 // A leader that dies between the event and the condition, or at either, leaves the next one
@@ -134,8 +110,7 @@ func TestCordonAndHealthAreTwoThings(t *testing.T) {
 		for _, uuid := range uuids {
 			l.Spec.Cordons = append(l.Spec.Cordons, v1alpha1.Cordon{UUID: uuid, By: "ann", Reason: "fans", Since: metav1.NewTime(s.clock.Now())})
 		}
-		s.must(s.api.Update(t.Context(), l))
-		s.notify(l, false)
+		s.put(l)
 	}
 	well := func(healthy bool) {
 		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[1].Healthy = healthy })
@@ -146,9 +121,7 @@ func TestCordonAndHealthAreTwoThings(t *testing.T) {
 	well(true)
 	s.add("next", 60, 600)
 	s.work()
-	if !podstate.Gated(s.get("next")) {
-		t.Error("recovery has taken a cordon off")
-	}
+	s.expect("next")
 	if c := s.ledger("n0").Spec.Cordon("GPU-n0-1"); c == nil || c.By != "ann" || c.Reason != "fans" {
 		t.Errorf("the ledger's writes have lost or changed the cordon: %+v", c)
 	}
@@ -165,13 +138,9 @@ func TestCordonAndHealthAreTwoThings(t *testing.T) {
 	well(false)
 	cordon()
 	s.work()
-	if !podstate.Gated(s.get("next")) {
-		t.Error("placed on a device that is unhealthy, because it is not cordoned any more")
-	}
+	s.expect("next")
 	well(true)
-	if on := s.devicesOf("n0", "next"); !slices.Equal(on, []string{"GPU-n0-1"}) {
-		t.Errorf("waits on, or is on %s", on)
-	}
+	s.booked("next", "GPU-n0-1")
 }
 
 // Another GPU in the place of one that had slices begins empty and without its cordon;
@@ -191,30 +160,22 @@ func TestReplacedDevice(t *testing.T) {
 	}
 	l := s.ledger("n0")
 	l.Spec.Cordons = []v1alpha1.Cordon{{UUID: "GPU-n0-0", Since: metav1.NewTime(s.clock.Now())}}
-	s.must(s.api.Update(t.Context(), l))
-	s.notify(l, false)
-	p := s.get("stuck")
-	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerError"}}}}
-	s.must(s.api.Status().Update(t.Context(), p))
-	s.notify(p, false)
+	s.put(l)
+	s.cannotStart("stuck", "c")
 	s.node("n0").ever["GPU-new"] = objects.DeviceMiB
 	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
 		st.Devices[0].UUID, st.Devices[1].Healthy = "GPU-new", false
 		st.Slices = []v1alpha1.SliceStatus{{Pod: "ran", Ctr: "c", UUID: "GPU-n0-0", Container: "1", Mode: v1alpha1.ModeLimiter}}
 	})
 	s.work()
-	if on := s.devicesOf("n0", "stuck"); !slices.Equal(on, []string{"GPU-new"}) {
-		t.Errorf("what never ran is on %s, want the new device", on)
-	}
+	s.booked("stuck", "GPU-new")
 	if on := s.devicesOf("n0", "ran"); !slices.Equal(on, []string{"GPU-n0-0"}) || !strings.HasPrefix(s.health("ran"), "False GPUMissing") {
 		t.Errorf("what runs is on %s, condition %q", on, s.health("ran"))
 	}
 	// All of the new one but what moved there: nothing of the old one's counts.
 	s.add("next", 70, objects.DeviceMiB-300)
 	s.work()
-	if on := s.devicesOf("n0", "next"); !slices.Equal(on, []string{"GPU-new"}) {
-		t.Errorf("next is on %s; told %q", on, s.told())
-	}
+	s.booked("next", "GPU-new")
 	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
 		st.Slices, st.Released = nil, append(st.Released, "ran")
 	})
@@ -268,13 +229,9 @@ func TestIllInstance(t *testing.T) {
 	s.work()
 	s.add("c", 10, 100)
 	s.work()
-	if !podstate.Gated(s.get("c")) {
-		t.Error("placed on an instance that is ill")
-	}
+	s.expect("c")
 	ill("")
-	if podstate.Gated(s.get("c")) {
-		t.Error("still waits once the instance was made again")
-	}
+	s.expect("c:*")
 }
 
 func healthIn(p *corev1.Pod) *corev1.PodCondition {
@@ -283,4 +240,12 @@ func healthIn(p *corev1.Pod) *corev1.PodCondition {
 		return nil
 	}
 	return &p.Status.Conditions[i]
+}
+
+// running places a pod and binds it.
+func (s *stage) running(name string, core v1alpha1.Percent, mem v1alpha1.MiB) {
+	s.t.Helper()
+	s.add(name, core, mem)
+	s.work()
+	s.bindNow(name)
 }

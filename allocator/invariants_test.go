@@ -272,29 +272,25 @@ func (w *world) checkMemory() {
 				w.checkRoom(r.name, room)
 			}
 		}
-		if n := kept(a.cache, "placing", "deletedUnbound") + kept(a.queue, "pendingMoves", "attempts"); n > 0 {
-			w.fail("%s at rest: %d notes are kept of what is over", r.name, n)
+		if n := a.queue.UnderWay(); n != 0 {
+			w.fail("%s at rest: %d items are under way", r.name, n)
 		}
-		if n := field(a.queue, "inFlight").Int(); n != 0 {
-			w.fail("%s at rest: %d items are in flight", r.name, n)
+		waiting := 0
+		for _, n := range a.queue.Waiting() {
+			waiting += n
 		}
-		for _, key := range field(a.queue, "unschedulable").MapKeys() {
-			name := types.NamespacedName{Namespace: key.Field(0).String(), Name: key.Field(1).String()}
-			if p := a.cache.Pod(name); p == nil || !podstate.Gated(p) || w.find(p.UID) == nil {
-				w.fail("%s at rest: pod %v waits", r.name, name)
-			}
+		if n := slices.DeleteFunc(slices.Clone(w.live), func(p *corev1.Pod) bool { return !podstate.Ready(p) }); waiting > len(n) {
+			w.fail("%s at rest: %d pods wait, and %d could", r.name, waiting, len(n))
 		}
-		if n := a.searches(); n > 0 {
-			w.fail("%s at rest: %d searches go on", r.name, n)
+		if searches := a.scheduler.Searches(); len(searches) > 0 {
+			w.fail("%s at rest: searches go on: %v", r.name, searches)
 		}
 		for _, p := range a.cache.Pods() {
 			if w.find(p.UID) == nil {
 				w.fail("%s at rest: pod %s, which is gone, is known", r.name, p.Name)
 			}
 		}
-		for _, uid := range slices.Concat(uidsIn(a.bindwatch, "refusals"), uidsIn(a.cache, "staged"), uidsIn(a.queue, "order", "unbound"),
-			uidsIn(a.queue, "order", "constrained"), uidsIn(a.queue, "order", "blockedBy"), uidsIn(a.queue, "order", "waits"),
-			uidsIn(a.preemption, "lastAttempt"), uidsIn(a.preemption, "nominated"), uidsIn(a.preemption, "given")) {
+		for _, uid := range slices.Concat(a.bindwatch.Remembered(), a.cache.Remembered(), a.queue.Remembered(), a.preemption.Remembered()) {
 			if w.find(uid) == nil {
 				w.fail("%s at rest: pod %s, which is gone, is remembered", r.name, uid)
 			}

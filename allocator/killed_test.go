@@ -28,16 +28,9 @@ func TestKilledAtEveryRequest(t *testing.T) {
 // n-th request. It tells whether there were that many.
 func lifeOfPods(t *testing.T, n int, arrives bool) (killed bool) {
 	t.Helper()
-	w := newWorld(t, 1, 2, 1)
-	w.calm = true
+	w := newWorld(t, 1, 2, 1, func(w *world) { w.calm = true })
 	r := w.replicas[0]
-	w.kill = func() (before, after bool) {
-		if n--; n != 0 {
-			return false, false
-		}
-		killed = true
-		return !arrives, arrives
-	}
+	at := w.killAt(n, arrives)
 	w.fail = func(format string, args ...any) {
 		t.Helper()
 		t.Fatalf("after a kill: "+format, args...)
@@ -60,9 +53,7 @@ func lifeOfPods(t *testing.T, n int, arrives bool) (killed bool) {
 		}
 		w.deletePod()
 		for len(r.watch) > 0 || r.queue.Len() > 0 {
-			if len(r.watch) > 0 {
-				r.read()
-			}
+			r.read()
 			r.step()
 		}
 		w.check()
@@ -70,5 +61,5 @@ func lifeOfPods(t *testing.T, n int, arrives bool) (killed bool) {
 	w.kill = nil
 	w.settle()
 	w.checkRest()
-	return killed
+	return *at
 }

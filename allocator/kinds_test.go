@@ -62,7 +62,7 @@ func TestHostileKinds(t *testing.T) {
 
 // unlike gives the pod a share of its own.
 func unlike(p *corev1.Pod, i int) {
-	other := objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(1, v1alpha1.MiB(1+i))})
+	other := objects.Single("p", objects.Share(1, v1alpha1.MiB(1+i)))
 	p.Annotations[v1alpha1.AnnotationShares], p.Spec.Containers = other.Annotations[v1alpha1.AnnotationShares], other.Spec.Containers
 }
 

@@ -35,7 +35,7 @@ const (
 func BenchmarkLedgerWrites(b *testing.B) {
 	cfg := apiserver.Start(b, apiserver.Options{})
 	cfg.QPS = -1
-	c, err := client.New(cfg, client.Options{Scheme: testScheme(b)})
+	c, err := client.New(cfg, client.Options{Scheme: objects.Scheme(b)})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -17,12 +17,11 @@ import (
 	"vernier.dev/vernier/test/objects"
 )
 
-// gathered is what Prometheus is told now: by name, and by name{value} of the one label
-// there is; a histogram is its count, and its sum as name_sum.
-func gathered(t *testing.T, of *Allocator) map[string]float64 {
+// gathered is what Prometheus is shown now: by name, and by name{value} where there is one label; a histogram is its count, and its sum as name_sum.
+func gathered(t testing.TB, of ...prometheus.Collector) map[string]float64 {
 	t.Helper()
 	own := prometheus.NewRegistry()
-	own.MustRegister(of.Collector())
+	own.MustRegister(of...)
 	families, err := prometheus.Gatherers{metrics.Registry, own}.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -31,10 +30,11 @@ func gathered(t *testing.T, of *Allocator) map[string]float64 {
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			name := f.GetName()
+			value := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 			if labels := m.GetLabel(); len(labels) == 1 {
-				name += "{" + labels[0].GetValue() + "}"
+				all[name+"{"+labels[0].GetValue()+"}"] += value
 			}
-			all[name] += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			all[name] += value
 			if m.GetHistogram() != nil {
 				all[name+"_sum"] += m.GetHistogram().GetSampleSum()
 			}
@@ -83,18 +83,15 @@ func TestMetricsMove(t *testing.T) {
 			s.work()
 		}, map[string]float64{"waiting_pods": 1, "refused_nodes_total{NodeAffinity}": 1, "nodes_judged_sum": 1}},
 		{"who waits goes", func() {
-			s.vanish(s.get("large"))
-			s.vanish(s.get("picky"))
-			s.work()
+			s.forget("large", "picky")
 		}, map[string]float64{"waiting_pods": -2, "released_pods_total": 0}},
 		{"a placed pod goes", func() {
-			s.vanish(s.get("p"))
-			s.work()
+			s.forget("p")
 		}, map[string]float64{"released_pods_total": 1, "conflicts_total{ledger}": 0, "conflicts_total{pod}": 0}},
 	} {
-		before := gathered(t, s.allocator)
+		before := gathered(t, s.allocator.Collector())
 		tt.do()
-		after := gathered(t, s.allocator)
+		after := gathered(t, s.allocator.Collector())
 		for name, want := range tt.want {
 			name = "vernier_allocator_" + name
 			if _, is := after[name]; !is || after[name]-before[name] != want {

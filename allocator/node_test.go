@@ -60,7 +60,7 @@ type runningSlice struct {
 
 func newNode(w *world, name string) *nodeInTest {
 	n := &nodeInTest{world: w, name: name, running: map[container][]runningSlice{}, fenced: map[types.UID]bool{}, ill: map[string]bool{}, ever: map[string]v1alpha1.MiB{}}
-	for _, d := range objects.WithStatus(objects.Ledger(name)).Status.Devices {
+	for _, d := range objects.ReadyLedger(name).Status.Devices {
 		n.own(hardware{uuid: d.UUID, mem: d.Mem})
 	}
 	n.watch()

@@ -8,15 +8,8 @@ import (
 	"time"
 
 	"vernier.dev/vernier/allocator/queue/notify"
-	"vernier.dev/vernier/allocator/state/cache"
 	"vernier.dev/vernier/api/v1alpha1"
 )
-
-// lookAgain has every waiting pod looked at again.
-func (s *stage) lookAgain() {
-	s.allocator.queue.MoveToActive(cache.OnAll)
-	s.work()
-}
 
 // A pod that cannot be as it asks is told once, and again of the next mistake.
 func TestInvalidIsToldOnce(t *testing.T) {
@@ -25,8 +18,7 @@ func TestInvalidIsToldOnce(t *testing.T) {
 	mode := func(value string) []string {
 		p = s.get("p")
 		p.Annotations[v1alpha1.AnnotationMode] = value
-		s.must(s.api.Update(t.Context(), p))
-		s.notify(p, false)
+		s.put(p)
 		s.work()
 		return s.told()
 	}
@@ -39,14 +31,11 @@ func TestInvalidIsToldOnce(t *testing.T) {
 	for range 5 {
 		p = s.get("p")
 		p.Labels = map[string]string{"n": fmt.Sprint(s.clock.Now().UnixNano())}
-		s.must(s.api.Update(t.Context(), p))
-		s.notify(p, false)
+		s.put(p)
 		s.clock.Step(time.Hour)
 		s.work()
 	}
-	if got := s.told(); len(got) != 0 {
-		t.Errorf("told again: %q", got)
-	}
+	s.says()
 	if got := mode("nonsense"); about(got, notify.ReasonInvalid) != 1 {
 		t.Errorf("of another mistake: %q", got)
 	}

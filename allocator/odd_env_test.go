@@ -45,7 +45,7 @@ func TestResize(t *testing.T) {
 	s.addNode("gpu-1")
 	s.addPlain("plain", "gpu-1", "40")
 	s.run()
-	s.addPod("waits", objects.Share(10, 100), cpu("30"))
+	s.addPod("waits", objects.Share(10, 100), objects.CPU("30"))
 	s.awaitEvent("waits", notify.ReasonWaiting, "1 Insufficient cpu")
 	for _, what := range []corev1.ResourceName{v1alpha1.ResourceCore, v1alpha1.ResourceMemMiB} {
 		if err := s.resize("waits", what, "20"); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "only cpu and memory resources are mutable") {
@@ -60,7 +60,7 @@ func TestResize(t *testing.T) {
 	if err := s.resize("waits", corev1.ResourceCPU, "1"); err != nil {
 		t.Fatal(err)
 	}
-	s.addPod("next", objects.Share(10, 100), cpu("23"))
+	s.addPod("next", objects.Share(10, 100), objects.CPU("23"))
 	s.awaitPlaced("next")
 }
 

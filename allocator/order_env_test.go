@@ -12,7 +12,6 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/test/apiserver"
@@ -36,11 +35,11 @@ func TestTheSchedulersOrder(t *testing.T) {
 	urgent := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "urgent"}, Value: 1000}
 	s.must(s.Create(t.Context(), urgent))
 	s.run()
-	s.addPod("first", objects.Share(10, 100), onNode("n0"), objects.Labelled("x"), objects.Near("x"))
+	s.addPod("first", objects.Share(10, 100), objects.OnNode("n0"), objects.Labelled("x"), objects.Near("x"))
 	s.awaitPlaced("first")
-	s.addPod("second", objects.Share(10, 100), onNode("n1"), objects.Labelled("x"), func(p *corev1.Pod) { p.Spec.PriorityClassName = urgent.Name })
+	s.addPod("second", objects.Share(10, 100), objects.OnNode("n1"), objects.Labelled("x"), func(p *corev1.Pod) { p.Spec.PriorityClassName = urgent.Name })
 	// When this one is placed, second has been looked at.
-	s.addPod("last", objects.Share(10, 100), onNode("n1"))
+	s.addPod("last", objects.Share(10, 100), objects.OnNode("n1"))
 	s.awaitPlaced("last")
 	apiserver.StartScheduler(t, s.cfg)
 	s.awaitBound("first", "second", "last")
@@ -53,17 +52,14 @@ func TestBadOrderIsHealed(t *testing.T) {
 	s.addNode("n0")
 	s.addNode("n1")
 	s.run()
-	controlled := func(p *corev1.Pod) {
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
-	}
-	s.addPod("first", objects.Share(10, 100), objects.Labelled("x"), objects.Near("x"), controlled)
+	s.addPod("first", objects.Share(10, 100), objects.Labelled("x"), objects.Near("x"), objects.Controlled)
 	at := s.awaitPlaced("first").Node
 	other := map[string]string{"n0": "n1", "n1": "n0"}[at]
 	// A pod without a share, which nobody holds back.
 	foreign := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "foreign", Labels: map[string]string{"app": "x"}},
 		Spec: corev1.PodSpec{NodeName: other, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	s.must(s.Create(t.Context(), foreign))
-	const counter = "vernier_allocator_pin_refusals_total"
+	const counter = "pin_refusals_total"
 	before := measured(t, counter)
 	apiserver.StartScheduler(t, s.cfg)
 	s.await("first to be given up", func(ctx context.Context) (bool, error) {
@@ -73,7 +69,7 @@ func TestBadOrderIsHealed(t *testing.T) {
 	if n := measured(t, counter) - before; n < 1 {
 		t.Errorf("%v pins counted", n)
 	}
-	s.addPod("again", objects.Share(10, 100), objects.Labelled("x"), objects.Near("x"), controlled)
+	s.addPod("again", objects.Share(10, 100), objects.Labelled("x"), objects.Near("x"), objects.Controlled)
 	if got := s.awaitPlaced("again").Node; got != other {
 		t.Errorf("placed on %s, the app is on %s", got, other)
 	}

@@ -7,9 +7,7 @@ import (
 	"maps"
 	"testing"
 
-	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/scheduling/ranking"
@@ -25,10 +23,7 @@ import (
 // others.
 func (r *replicaInTest) checkPicture() {
 	a := r.allocator
-	var against []*reservation.Reservation
-	for i, seen := 0, field(a.scheduler, "seen").FieldByName("against"); i < seen.Len(); i++ {
-		against = append(against, (*reservation.Reservation)(seen.Index(i).UnsafePointer()))
-	}
+	against := a.scheduler.Hiding()
 	for _, share := range []v1alpha1.Share{objects.Share(1, 1), objects.Share(40, 400), objects.Share(100, 1000), {GPUs: 2, Core: 20, MemPercent: 30}} {
 		wants := &ranking.Ask{CPU: 20_000, Demand: &placement.Demand{Containers: []placement.Container{{Name: "c", Share: share}}}}
 		plans, err := a.scheduler.Plans(wants)
@@ -57,51 +52,19 @@ func (r *replicaInTest) checkPicture() {
 	}
 }
 
-// measured is the value of a metric; of a histogram, the sum.
-func measured(t testing.TB, name string) float64 {
-	t.Helper()
-	m := metric(t, name)
-	return m.GetCounter().GetValue() + m.GetHistogram().GetSampleSum()
-}
-
-// samples is how often a histogram was told something.
-func samples(t testing.TB, name string) int {
-	t.Helper()
-	return int(metric(t, name).GetHistogram().GetSampleCount())
-}
-
-func metric(t testing.TB, name string) *dto.Metric {
-	t.Helper()
-	families, err := metrics.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == name {
-			return f.GetMetric()[0]
-		}
-	}
-	t.Fatalf("no metric %s", name)
-	return nil
-}
-
-func annotated(key, value string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Annotations[key] = value }
-}
-
 // What has arrived decides what a gap is worth, also to the next leader, which knows
 // of it from the pods that there are.
 func TestLeadersLearnFromPods(t *testing.T) {
 	for _, learns := range []string{"nothing", "from arrivals", "from pods that are there"} {
 		t.Run(learns, func(t *testing.T) {
 			s := newStage(t, 2)
-			s.add("a", 53, 530, annotated(v1alpha1.AnnotationGPUUUID, "GPU-n0-0")) // leaves 47
-			s.add("b", 48, 480, annotated(v1alpha1.AnnotationGPUUUID, "GPU-n1-0")) // leaves 52
+			s.add("a", 53, 530, objects.Annotated(v1alpha1.AnnotationGPUUUID, "GPU-n0-0")) // leaves 47
+			s.add("b", 48, 480, objects.Annotated(v1alpha1.AnnotationGPUUUID, "GPU-n1-0")) // leaves 52
 			s.work()
 			if learns != "nothing" {
 				for i := range 40 {
 					// They wait: no device is allowed. Two go on a device.
-					s.add(fmt.Sprint("half", i), 47, 470, annotated(v1alpha1.AnnotationGPUModel, "H100"))
+					s.add(fmt.Sprint("half", i), 47, 470, objects.Annotated(v1alpha1.AnnotationGPUModel, "H100"))
 				}
 				s.work()
 			}
@@ -129,16 +92,16 @@ func TestFiltersAreAskedAboutFewNodes(t *testing.T) {
 	cordoned := objects.Node("n0")
 	cordoned.Spec.Unschedulable = true
 	s.allocator.SetNode(objects.Node("n0"), cordoned)
-	s.add("tolerates", 50, 500, annotated(v1alpha1.AnnotationPolicy, "spread"), func(p *corev1.Pod) {
+	s.add("tolerates", 50, 500, objects.Annotated(v1alpha1.AnnotationPolicy, "spread"), func(p *corev1.Pod) {
 		p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	})
 	s.work()
 	for i := range 24 {
-		before := measured(t, "vernier_allocator_nodes_judged")
+		before := measured(t, "nodes_judged_sum")
 		name := fmt.Sprintf("p%d", i)
-		s.add(name, 70, 700, cpu("20"))
+		s.add(name, 70, 700, objects.CPU("20"))
 		s.work()
-		asked := measured(t, "vernier_allocator_nodes_judged") - before
+		asked := measured(t, "nodes_judged_sum") - before
 		if podstate.TargetNode(s.get(name)) != "" && asked != 1 {
 			t.Errorf("pod %d: asked about %v nodes, want 1", i, asked)
 		}

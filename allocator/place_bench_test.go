@@ -121,8 +121,8 @@ func BenchmarkPlace(b *testing.B) {
 		var come []*corev1.Pod
 		for ; len(come) < 256 && done < b.N; done++ {
 			core := []v1alpha1.Percent{10, 20, 30, 50}[done%4]
-			pod := objects.Pod(fmt.Sprint("p", done), map[string]v1alpha1.Share{"c": objects.Share(core, 10*v1alpha1.MiB(core))})
-			cpu("100m")(pod)
+			pod := objects.Single(fmt.Sprint("p", done), objects.Share(core, 10*v1alpha1.MiB(core)))
+			objects.CPU("100m")(pod)
 			pod.UID, pod.ResourceVersion = types.UID(pod.Name), api.next()
 			api.pods[podstate.KeyOf(pod)] = pod
 			come = append(come, pod)

@@ -44,7 +44,7 @@ func BenchmarkPreempt(b *testing.B) {
 			for i := range nodes {
 				node := objects.Node(fmt.Sprint("n", i))
 				a.SetNode(nil, node)
-				l := objects.WithStatus(objects.Ledger(node.Name))
+				l := objects.ReadyLedger(node.Name)
 				l.ResourceVersion = "1"
 				a.SetLedger(l)
 				large := int32(0)
@@ -70,9 +70,9 @@ func BenchmarkPreempt(b *testing.B) {
 				if i%pods == 0 {
 					a.clock.(*skippingClock).ahead += time.Minute // past the pause, which leaves time for others
 				}
-				pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(60, 600)})
-				priority(1000)(pod)
-				cpu("40")(pod)
+				pod := objects.Single(fmt.Sprint("p", i), objects.Share(60, 600))
+				objects.Priority(1000)(pod)
+				objects.CPU("40")(pod)
 				if kind == "asked before" {
 					pod.Name = "p"
 				}
@@ -168,7 +168,7 @@ func BenchmarkVictims(b *testing.B) {
 				for range kind.need {
 					seq++
 					pod := objects.Pod(fmt.Sprint("p", seq), map[string]v1alpha1.Share{"c": kind.share})
-					priority(1000)(pod)
+					objects.Priority(1000)(pod)
 					if kind.need > 1 {
 						objects.InGang(fmt.Sprint("g", i, "-", b.N), kind.need)(pod)
 					}

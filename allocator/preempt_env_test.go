@@ -81,12 +81,12 @@ func TestThePriorityOfPods(t *testing.T) {
 	apiserver.StartScheduler(t, s.cfg)
 	s.run()
 	// Only on-n2 is too little, of more-on-n2 nobody may be ended; on-n0 has its budget.
-	s.addPod("patient", objects.Share(10, 100), cpu("30"), ofClass("patient"))
-	s.addPod("equal", objects.Share(10, 100), cpu("30"))
+	s.addPod("patient", objects.Share(10, 100), objects.CPU("30"), ofClass("patient"))
+	s.addPod("equal", objects.Share(10, 100), objects.CPU("30"))
 	for _, name := range []string{"patient", "equal"} {
 		s.awaitEvent(name, notify.ReasonWaiting, "3 node(s) have the devices, but the scheduler would refuse them: 3 Insufficient cpu")
 	}
-	s.addPod("urgent", objects.Share(10, 100), cpu("50"), ofClass("urgent"))
+	s.addPod("urgent", objects.Share(10, 100), objects.CPU("50"), ofClass("urgent"))
 	if at := s.awaitPlaced("urgent").Node; at != "n1" {
 		t.Errorf("placed on %s; on n1 there are pods of lower priority and no budget for them", at)
 	}
@@ -94,7 +94,7 @@ func TestThePriorityOfPods(t *testing.T) {
 	s.awaitPreempted("more-on-n1")
 	s.awaitBound("urgent")
 	// A pod that comes in their place does not get the CPU back, and nothing moves any more.
-	s.addPlain("again", "", "40", onNode("n1"))
+	s.addPlain("again", "", "40", objects.OnNode("n1"))
 	s.await("the scheduler to refuse it", func(context.Context) (bool, error) { return len(s.pod("again").Status.Conditions) > 0, nil })
 	if again := s.pod("again"); !strings.Contains(again.Status.Conditions[0].Message, "preemption: ") {
 		t.Errorf("the scheduler does not say that it looked whom to preempt: %+v", again.Status.Conditions)
@@ -123,10 +123,10 @@ func TestRoomOfNominatedPods(t *testing.T) {
 	// 24 are free. The nominated pod leaves nothing of them.
 	nominated := s.addPlain("nominated", "", "60", ofClass("urgent"))
 	s.await("its node to be made ready for it", func(context.Context) (bool, error) { return s.pod("nominated").Status.NominatedNodeName == "n0", nil })
-	s.addPod("share", objects.Share(10, 100), cpu("10"))
+	s.addPod("share", objects.Share(10, 100), objects.CPU("10"))
 	s.awaitEvent("share", notify.ReasonWaiting, "1 node(s) have the devices, but the scheduler would refuse them: 1 Insufficient cpu")
 	// It is kept from pods of the same or of lower priority only.
-	s.addPod("first", objects.Share(10, 100), cpu("10"), ofClass("first"))
+	s.addPod("first", objects.Share(10, 100), objects.CPU("10"), ofClass("first"))
 	s.awaitPlaced("first")
 	s.awaitBound("first")
 	// The nominated pod is given up: the room is there.

@@ -21,26 +21,23 @@ import (
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // newPriorities is a world of pods of several priorities, some of which budgets cover, in which
 // room is kept for the first that waits.
 func newPriorities(t *testing.T, seed int) *world {
-	w := newWorld(t, int64(seed), 2, 1+seed%3)
-	w.priorities, w.reserveAfter = true, 10*time.Minute
-	if seed%2 == 0 {
-		w.priorityClasses = []string{"class-3"} // the others count in their namespace only
-	}
-	for _, label := range []string{"app", "tier"} {
-		b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: label, UID: types.UID(label)},
-			Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{label: "x"}}},
-			Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: int32(w.rand.Intn(4))}}
-		w.budgets, w.objects = append(w.budgets, b), append(w.objects, b)
-	}
-	for _, r := range w.replicas {
-		r.restart()
-	}
-	return w
+	return newWorld(t, int64(seed), 2, 1+seed%3, func(w *world) {
+		w.priorities, w.reserveAfter = true, 10*time.Minute
+		if seed%2 == 0 {
+			w.priorityClasses = []string{"class-3"} // the others count in their namespace only
+		}
+		for _, label := range []string{"app", "tier"} {
+			b := objects.Budget(label, "", int32(w.rand.Intn(4)))
+			b.Spec.Selector.MatchLabels = map[string]string{label: "x"}
+			budgeted(b)(w)
+		}
+	})
 }
 
 // prioritize makes a new pod more or less important than others.

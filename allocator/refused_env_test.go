@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -41,9 +40,7 @@ func TestPolicyRefusesTheGatePatch(t *testing.T) {
 		PolicyName: policy.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
 	}}
 	s.must(s.Create(t.Context(), binding))
-	s.addPod("probe", objects.Share(1, 1), func(p *corev1.Pod) {
-		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/other"})
-	})
+	s.addPod("probe", objects.Share(1, 1), otherGated)
 	s.await("the policy to be in force", func(ctx context.Context) (bool, error) {
 		p := s.pod("probe")
 		p.Spec.SchedulingGates = nil

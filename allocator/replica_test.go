@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"time"
 
@@ -167,7 +166,7 @@ func (r *replicaInTest) restart() {
 				})
 			},
 		}),
-		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.time, Log: log, Groups: cmp.Or(r.world.sizes, &podgroup.Sizes{}), Classes: r.world.classes, Requests: 1,
+		Filters: filters, Events: cmp.Or(r.world.events, &record.FakeRecorder{}), Clock: r.time, Log: log, Groups: cmp.Or(r.world.sizes, &podgroup.Sizes{}), Classes: r.world.classes, Requests: 1,
 		Preemption: r.world.preemption, ReserveAfter: r.world.reserveAfter, PriorityClasses: r.world.priorityClasses,
 	})
 	r.queue = &queueInTest{clock: r.world.clock, later: map[queue.Item]time.Time{}}
@@ -260,8 +259,8 @@ func (r *replicaInTest) sees(l *v1alpha1.SliceLedger) *v1alpha1.SliceLedger {
 // of an object comes after a later one. What does come late is what a watch tells of a
 // ledger after the answer to a write of it, and what was known before a new list.
 func (r *replicaInTest) next() change {
-	kind := reflect.TypeOf(r.watch[r.world.rand.Intn(len(r.watch))].obj)
-	i := slices.IndexFunc(r.watch, func(c change) bool { return reflect.TypeOf(c.obj) == kind })
+	kind := fmt.Sprintf("%T", r.watch[r.world.rand.Intn(len(r.watch))].obj)
+	i := slices.IndexFunc(r.watch, func(c change) bool { return fmt.Sprintf("%T", c.obj) == kind })
 	c := r.watch[i]
 	r.watch = slices.Delete(r.watch, i, i+1)
 	return c

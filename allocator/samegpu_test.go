@@ -3,7 +3,6 @@
 package allocator
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -12,28 +11,6 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
-
-// pair adds a pod of two containers.
-func (s *stage) pair(name string, a, b v1alpha1.Share, edit func(*corev1.Pod)) {
-	s.t.Helper()
-	s.add(name, 1, 1, func(p *corev1.Pod) {
-		q := objects.Pod(name, map[string]v1alpha1.Share{"a": a, "b": b})
-		p.Annotations, p.Spec.Containers = q.Annotations, q.Spec.Containers
-		edit(p)
-	})
-}
-
-// on is where the pod's slices are, by container.
-func (s *stage) on(name string) string {
-	s.t.Helper()
-	at := ""
-	for _, ctr := range []string{"a", "b"} {
-		for _, sl := range slicesOf(s.ledger("n0"), container{s.get(name).UID, ctr}) {
-			at += sl.uuid + " "
-		}
-	}
-	return strings.TrimSpace(at)
-}
 
 func required(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationSameGPU] = v1alpha1.SameGPURequired }
 
@@ -50,9 +27,7 @@ func TestSameGPU(t *testing.T) {
 	if got := s.on("p"); got != "" {
 		t.Fatalf("on %s, where there is no room for both on one", got)
 	}
-	if told := fmt.Sprint(s.told()); !strings.Contains(told, "the containers need 60 % compute and 600 MiB on one GPU together, as vernier.dev/same-gpu says") {
-		t.Errorf("told %s", told)
-	}
+	s.says("the containers need 60 % compute and 600 MiB on one GPU together, as vernier.dev/same-gpu says")
 	// Pods that ask for the same and may be apart have another reason to wait, or none.
 	s.pair("q", objects.Share(30, 300), objects.Share(30, 300), func(*corev1.Pod) {})
 	s.work()
@@ -81,11 +56,9 @@ func TestSameGPURehome(t *testing.T) {
 		if from != "GPU-n0-0 GPU-n0-0" {
 			t.Fatalf("on %q, want both on one", from)
 		}
-		s.add("x", 100-free, 100, func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGPUUUID] = "GPU-n0-1" })
+		s.add("x", 100-free, 100, onDevice("GPU-n0-1"))
 		s.work()
-		p := s.get("p")
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", State: waitingFor("CreateContainerError")}}
-		s.setStatus(p)
+		s.cannotStart("p", "a")
 		s.node("n0").own(hardware{uuid: "GPU-n0-2", mem: objects.DeviceMiB})
 		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
 			st.Devices = append(st.Devices, v1alpha1.DeviceStatus{UUID: "GPU-n0-2", Index: 2, Minor: 2, Model: "T4", Mem: 500, Healthy: true})
@@ -106,10 +79,10 @@ func TestSameGPURehome(t *testing.T) {
 func TestOneGPUWinsTies(t *testing.T) {
 	s := newStage(t, 1)
 	for device, core := range map[string]v1alpha1.Percent{"GPU-n0-0": 50, "GPU-n0-1": 40} {
-		s.add("x"+strings.ToLower(device), core, 100, func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGPUUUID] = device })
+		s.add("x"+strings.ToLower(device), core, 100, onDevice(device))
 		s.work()
 	}
-	s.pair("p", objects.Share(50, 100), objects.Share(10, 100), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGPUUUID] = "GPU-n0-0,GPU-n0-1" })
+	s.pair("p", objects.Share(50, 100), objects.Share(10, 100), onDevice("GPU-n0-0,GPU-n0-1"))
 	s.work()
 	if got := s.on("p"); got != "GPU-n0-1 GPU-n0-1" {
 		t.Errorf("on %q, want both on the GPU that they fill", got)

@@ -46,7 +46,7 @@ func inLabs(t *testing.T, run func(*lab, *tally)) (all tally) {
 	s.run()
 	cfg := rest.CopyConfig(s.cfg)
 	cfg.QPS = -1
-	api, err := client.NewWithWatch(cfg, client.Options{Scheme: testScheme(t)})
+	api, err := client.NewWithWatch(cfg, client.Options{Scheme: objects.Scheme(t)})
 	s.must(err)
 	for i := range *labs {
 		seed := *firstLab + int64(i)

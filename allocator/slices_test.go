@@ -11,9 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
@@ -23,55 +21,14 @@ import (
 	"vernier.dev/vernier/test/objects"
 )
 
-// run binds the pods that are placed and starts them.
-func (s *stage) run() {
-	s.t.Helper()
-	s.work()
-	for slices.ContainsFunc(s.live, unbound) {
-		s.bind()
-	}
-	for _, n := range s.nodes {
-		n.watch()
-		n.start(always)
-		n.report()
-	}
-	s.work()
-}
-
-// finalized is a pod that is there until its node has ended it.
-func finalized(p *corev1.Pod) { p.Finalizers = []string{"example.com/finalized"} }
-
-// end has the pods that are being deleted end, and their slices be released.
-func (s *stage) end() {
-	s.t.Helper()
-	for _, n := range s.nodes {
-		for range 8 {
-			n.watch()
-			n.stop()
-			n.report()
-		}
-	}
-	s.work()
-	s.pass(queue.RefusedDelay)
-}
-
-// waiting says of pods whether they wait at the gate, in order.
-func (s *stage) waiting(names ...string) (waits []bool) {
-	for _, name := range names {
-		p := s.get(name)
-		waits = append(waits, p != nil && podstate.Gated(p))
-	}
-	return waits
-}
-
 // A pod of a higher priority gets the slices of others, of as few and as unimportant ones as
 // will do, and nobody of a lower or of its own priority takes them before it.
 func TestPreemptsSlices(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("low", 60, 600, priority(1), finalized)
-	s.add("usual", 60, 600, priority(5), finalized)
+	s.add("low", 60, 600, objects.Priority(1), finalized)
+	s.add("usual", 60, 600, objects.Priority(5), finalized)
 	s.run()
-	s.add("urgent", 50, 500, priority(10))
+	s.add("urgent", 50, 500, objects.Priority(10))
 	s.work()
 	if want := []types.UID{"low"}; !slices.Equal(s.evicted, want) {
 		t.Fatalf("evicted %v, want %v", s.evicted, want)
@@ -82,20 +39,14 @@ func TestPreemptsSlices(t *testing.T) {
 			t.Errorf("told %q, not %q", told, want)
 		}
 	}
-	s.add("thief", 60, 600, priority(5))
+	s.add("thief", 60, 600, objects.Priority(5))
 	s.work()
-	s.add("fits", 30, 300, priority(10))
+	s.add("fits", 30, 300, objects.Priority(10))
 	s.work()
-	if got := s.waiting("urgent", "thief", "fits"); !slices.Equal(got, []bool{true, true, false}) {
-		t.Fatalf("urgent, thief and fits wait: %v", got)
-	}
+	s.expect("urgent thief fits:*")
 	s.end()
-	if got := s.waiting("urgent", "thief"); !slices.Equal(got, []bool{false, true}) {
-		t.Errorf("urgent and thief wait: %v", got)
-	}
-	if all := s.allocator.reservations.All(); len(all) != 0 {
-		t.Errorf("%d reservations are left", len(all))
-	}
+	s.expect("urgent:* thief")
+	s.reserved()
 	s.pass(preemption.RetryAfter)
 	if len(s.evicted) > 1 {
 		t.Errorf("evicted %v", s.evicted)
@@ -106,11 +57,11 @@ func TestPreemptsSlices(t *testing.T) {
 // there later is.
 func TestEvictsOnce(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("a", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1), finalized)
-	s.add("b", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1000), finalized)
+	s.add("a", v1alpha1.WholeGPU, objects.DeviceMiB, objects.Priority(1), finalized)
+	s.add("b", v1alpha1.WholeGPU, objects.DeviceMiB, objects.Priority(1000), finalized)
 	s.run()
 	s.told()
-	s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, priority(10))
+	s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, objects.Priority(10))
 	for len(s.evicted) == 0 {
 		s.read()
 		s.step()
@@ -145,13 +96,13 @@ func TestNamesNoPodsOfOtherNamespaces(t *testing.T) {
 	} {
 		t.Run(mate, func(t *testing.T) {
 			s := newStage(t, 1)
-			s.add("first", v1alpha1.WholeGPU, objects.DeviceMiB, priority(10))
+			s.add("first", v1alpha1.WholeGPU, objects.DeviceMiB, objects.Priority(10))
 			for name, namespace := range map[string]string{"secret": "other", "mate": mate} {
-				s.add(name, 50, 500, priority(1), finalized, func(p *corev1.Pod) { p.Namespace = namespace })
+				s.add(name, 50, 500, objects.Priority(1), finalized, objects.InNamespace(namespace))
 			}
 			s.run()
 			s.told()
-			s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, priority(10))
+			s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, objects.Priority(10))
 			s.work()
 			told := slices.DeleteFunc(s.told(), func(e string) bool { return strings.Contains(e, notify.ReasonWaiting) })
 			for _, e := range told {
@@ -172,11 +123,6 @@ func TestNamesNoPodsOfOtherNamespaces(t *testing.T) {
 
 // Nobody is evicted where it is of no use, or not allowed.
 func TestEvictsNobody(t *testing.T) {
-	budget := func(name, app string, allowed int32) *policyv1.PodDisruptionBudget {
-		return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)},
-			Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
-			Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed}}
-	}
 	for name, tt := range map[string]struct {
 		budgets []*policyv1.PodDisruptionBudget
 		policy  preemption.Policy
@@ -184,32 +130,27 @@ func TestEvictsNobody(t *testing.T) {
 		edits   []func(*corev1.Pod)
 		want    int
 	}{
-		"it is of use":                 {edits: []func(*corev1.Pod){priority(10)}, want: 1},
-		"nobody preempts":              {policy: preemption.Never, edits: []func(*corev1.Pod){priority(10)}},
-		"it never preempts":            {edits: []func(*corev1.Pod){priority(10), neverPreempts}},
-		"of the same priority":         {edits: []func(*corev1.Pod){priority(1)}},
-		"the filters refuse the node":  {edits: []func(*corev1.Pod){priority(10), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} }}},
-		"the node has too little CPU":  {edits: []func(*corev1.Pod){priority(10), cpu("65")}},
-		"the victim has the CPU":       {victim: cpu("60"), edits: []func(*corev1.Pod){priority(10), cpu("60")}, want: 1},
-		"a budget keeps the victim":    {budgets: []*policyv1.PodDisruptionBudget{budget("b", "x", 0)}, edits: []func(*corev1.Pod){priority(10)}},
-		"a budget lets it go":          {budgets: []*policyv1.PodDisruptionBudget{budget("b", "x", 1)}, edits: []func(*corev1.Pod){priority(10)}, want: 1},
-		"several budgets cover it":     {budgets: []*policyv1.PodDisruptionBudget{budget("b", "x", 5), budget("c", "x", 5)}, edits: []func(*corev1.Pod){priority(10)}},
-		"a budget of others":           {budgets: []*policyv1.PodDisruptionBudget{budget("b", "y", 0)}, edits: []func(*corev1.Pod){priority(10)}, want: 1},
-		"its own gang is not complete": {edits: []func(*corev1.Pod){priority(10), objects.InGang("g", 2)}},
+		"it is of use":                 {edits: []func(*corev1.Pod){objects.Priority(10)}, want: 1},
+		"nobody preempts":              {policy: preemption.Never, edits: []func(*corev1.Pod){objects.Priority(10)}},
+		"it never preempts":            {edits: []func(*corev1.Pod){objects.Priority(10), neverPreempts}},
+		"of the same priority":         {edits: []func(*corev1.Pod){objects.Priority(1)}},
+		"the filters refuse the node":  {edits: []func(*corev1.Pod){objects.Priority(10), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} }}},
+		"the node has too little CPU":  {edits: []func(*corev1.Pod){objects.Priority(10), objects.CPU("65")}},
+		"the victim has the CPU":       {victim: objects.CPU("60"), edits: []func(*corev1.Pod){objects.Priority(10), objects.CPU("60")}, want: 1},
+		"a budget keeps the victim":    {budgets: []*policyv1.PodDisruptionBudget{objects.Budget("b", "x", 0)}, edits: []func(*corev1.Pod){objects.Priority(10)}},
+		"a budget lets it go":          {budgets: []*policyv1.PodDisruptionBudget{objects.Budget("b", "x", 1)}, edits: []func(*corev1.Pod){objects.Priority(10)}, want: 1},
+		"several budgets cover it":     {budgets: []*policyv1.PodDisruptionBudget{objects.Budget("b", "x", 5), objects.Budget("c", "x", 5)}, edits: []func(*corev1.Pod){objects.Priority(10)}},
+		"a budget of others":           {budgets: []*policyv1.PodDisruptionBudget{objects.Budget("b", "y", 0)}, edits: []func(*corev1.Pod){objects.Priority(10)}, want: 1},
+		"its own gang is not complete": {edits: []func(*corev1.Pod){objects.Priority(10), objects.InGang("g", 2)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t, 1)
-			s.budgets, s.preemption = tt.budgets, tt.policy
-			for _, b := range tt.budgets {
-				s.objects = append(s.objects, b)
-			}
-			s.restart()
-			edits := []func(*corev1.Pod){priority(1), objects.Labelled("x"), finalized}
+			s := newStage(t, 1, budgeted(tt.budgets...), func(w *world) { w.preemption = tt.policy })
+			edits := []func(*corev1.Pod){objects.Priority(1), objects.Labelled("x"), finalized}
 			if tt.victim != nil {
 				edits = append(edits, tt.victim)
 			}
 			s.add("a", v1alpha1.WholeGPU, objects.DeviceMiB, edits...)
-			s.add("b", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1000), finalized)
+			s.add("b", v1alpha1.WholeGPU, objects.DeviceMiB, objects.Priority(1000), finalized)
 			s.run()
 			s.add("urgent", 50, 500, tt.edits...)
 			s.work()
@@ -218,7 +159,7 @@ func TestEvictsNobody(t *testing.T) {
 				t.Errorf("evicted %v, want %d", s.evicted, tt.want)
 			}
 			s.end()
-			if waits := s.waiting("urgent")[0]; waits != (tt.want == 0) {
+			if waits := podstate.Gated(s.get("urgent")); waits != (tt.want == 0) {
 				t.Errorf("waits: %v", waits)
 			}
 		})
@@ -229,10 +170,10 @@ func TestEvictsNobody(t *testing.T) {
 // which finds the victims of the one before.
 func TestWaitsForPodsThatEnd(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("a", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1), finalized)
-	s.add("b", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1), finalized)
+	s.add("a", v1alpha1.WholeGPU, objects.DeviceMiB, objects.Priority(1), finalized)
+	s.add("b", v1alpha1.WholeGPU, objects.DeviceMiB, objects.Priority(1), finalized)
 	s.run()
-	s.add("urgent", 50, 500, priority(10))
+	s.add("urgent", 50, 500, objects.Priority(10))
 	s.work()
 	if len(s.evicted) != 1 {
 		t.Fatalf("evicted %v", s.evicted)
@@ -249,26 +190,7 @@ func TestWaitsForPodsThatEnd(t *testing.T) {
 		t.Errorf("after its time: evicted %v", s.evicted)
 	}
 	s.end()
-	if s.waiting("urgent")[0] {
-		t.Error("urgent waits")
-	}
-}
-
-// newHeadStage reserves room for the first that waits after ten minutes.
-func newHeadStage(t *testing.T, nodes int) *stage {
-	s := newStage(t, nodes)
-	s.reserveAfter = 10 * time.Minute
-	s.restart()
-	s.allocator.notify.Events = s.events
-	return s
-}
-
-// created is a pod that is created now.
-func (s *stage) created(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(s.clock.Now()) }
-
-// endsAfter is a pod that ends by itself so long after its start.
-func endsAfter(d time.Duration) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = ptr.To(int64(d.Seconds())) }
+	s.expect("urgent:*")
 }
 
 // A pod that asks for a whole GPU gets one although small pods stream in: the room where it is
@@ -276,7 +198,7 @@ func endsAfter(d time.Duration) func(*corev1.Pod) {
 func TestHeadOfLine(t *testing.T) {
 	for name, whole := range map[string][]string{"a pod": {"whole"}, "a gang": {"whole0", "whole1"}} {
 		t.Run(name, func(t *testing.T) {
-			s := newHeadStage(t, 1)
+			s := newStage(t, 1, reserving)
 			s.add("long", 90, 900, s.created, endsAfter(4*time.Hour), finalized)
 			s.add("short", 90, 900, s.created, endsAfter(50*time.Minute), finalized)
 			s.run()
@@ -289,9 +211,7 @@ func TestHeadOfLine(t *testing.T) {
 			}
 			s.work()
 			s.pass(10*time.Minute - time.Second)
-			if all := s.allocator.reservations.All(); len(all) > 0 {
-				t.Fatalf("%d reservations before the time", len(all))
-			}
+			s.reserved()
 			s.pass(time.Second)
 			all := s.allocator.reservations.All()
 			on := string(s.devicesOf("n0", "short")[0])
@@ -306,19 +226,15 @@ func TestHeadOfLine(t *testing.T) {
 			s.add("small2", 5, 50, s.created)
 			s.add("filler", 5, 50, s.created, endsAfter(10*time.Minute))
 			s.work()
-			if got := s.waiting("small0", "small1", "small2", "filler"); !slices.Equal(got, []bool{false, false, true, false}) {
-				t.Fatalf("small0, small1, small2, filler wait: %v", got)
-			}
-			if told := strings.Join(s.told(), "\n"); !strings.Contains(told, "10 % and 100 MiB free, of which 10 % and 0 MiB are reserved for others") {
-				t.Errorf("small2 waits beside a GPU that others see as free, and was told %q", told)
-			}
+			s.expect("small0:* small1:* small2 filler:*")
+			s.says("10 % and 100 MiB free, of which 10 % and 0 MiB are reserved for others")
 			if got := s.devicesOf("n0", "filler"); string(got[0]) != on {
 				t.Errorf("the filler is on %v, want %s", got, on)
 			}
 			s.vanish(s.get("filler"))
-			s.must(s.remove(s.get("short")))
+			s.delete("short")
 			s.end()
-			if got := s.waiting(append(whole, "small2")...); slices.Contains(got[:len(whole)], true) || !got[len(whole)] {
+			if got := s.atTheGate(append(whole, "small2")...); got != "small2" {
 				t.Errorf("%v and small2 wait: %v", whole, got)
 			}
 		})
@@ -328,7 +244,7 @@ func TestHeadOfLine(t *testing.T) {
 // One that waits with a high priority and fits nowhere does not slow down the others.
 func TestTheUnplaceableHoldsUpNobody(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("large", v1alpha1.WholeGPU, 100*objects.DeviceMiB, priority(10))
+	s.add("large", v1alpha1.WholeGPU, 100*objects.DeviceMiB, objects.Priority(10))
 	s.work()
 	for i := range 30 {
 		s.add(fmt.Sprint("p", i), 1, 1)
@@ -342,7 +258,7 @@ func TestTheUnplaceableHoldsUpNobody(t *testing.T) {
 
 // Room of which a higher priority has taken a part is reserved no longer: its owner gets other.
 func TestTakenRoomIsReservedAgain(t *testing.T) {
-	s := newHeadStage(t, 1)
+	s := newStage(t, 1, reserving)
 	s.add("a", 90, 900, s.created, endsAfter(40*time.Minute), finalized)
 	s.add("b", 90, 900, s.created, endsAfter(50*time.Minute), finalized)
 	s.run()
@@ -353,13 +269,11 @@ func TestTakenRoomIsReservedAgain(t *testing.T) {
 	if len(all) != 1 || all[0].Leaving["a"].Name == "" {
 		t.Fatalf("reserved %+v", all)
 	}
-	s.must(s.remove(s.get("a")))
-	s.add("urgent", 95, 10, s.created, priority(5))
+	s.delete("a")
+	s.add("urgent", 95, 10, s.created, objects.Priority(5))
 	s.readAll()
 	s.end()
-	if s.waiting("urgent")[0] {
-		t.Fatal("urgent waits")
-	}
+	s.expect("urgent:*")
 	s.pass(time.Minute)
 	all = s.allocator.reservations.All()
 	if len(all) != 1 || all[0].Leaving["b"].Name == "" {

@@ -25,7 +25,7 @@ func TestSoakOnAPIServer(t *testing.T) {
 	t.Parallel()
 	cfg := apiserver.Start(t, apiserver.Options{})
 	cfg.QPS = -1
-	api, err := client.NewWithWatch(cfg, client.Options{Scheme: testScheme(t)})
+	api, err := client.NewWithWatch(cfg, client.Options{Scheme: objects.Scheme(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

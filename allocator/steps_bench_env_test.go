@@ -46,7 +46,7 @@ func BenchmarkSteps(b *testing.B) {
 		return p
 	}
 	gated := func(name string) *corev1.Pod {
-		return objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
+		return objects.Single(name, objects.Share(10, 100))
 	}
 	plain := func(name string) *corev1.Pod {
 		p := gated(name)

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -21,7 +20,7 @@ func (s *stage) gpus(node string, n int, near *v1alpha1.TopologyStatus) {
 	s.t.Helper()
 	s.setLedgerStatus(node, func(st *v1alpha1.SliceLedgerStatus) {
 		for i := len(st.Devices); i < n; i++ {
-			d := v1alpha1.DeviceStatus{UUID: fmt.Sprintf("GPU-%s-%d", node, i), Index: int32(i), Minor: int32(i), Model: "T4", Mem: objects.DeviceMiB, Healthy: true}
+			d := v1alpha1.DeviceStatus{UUID: gpu(node, i), Index: int32(i), Minor: int32(i), Model: "T4", Mem: objects.DeviceMiB, Healthy: true}
 			st.Devices = append(st.Devices, d)
 			s.node(node).own(hardware{uuid: d.UUID, mem: d.Mem})
 		}
@@ -73,9 +72,7 @@ func TestTopologyRequired(t *testing.T) {
 	s.wants("p", 2, "nvlink:required")
 	s.work()
 	s.isAt("p", "")
-	if told := fmt.Sprint(s.told()); !strings.Contains(told, "the pod needs GPUs linked to each other by NVLink, as vernier.dev/topology says, and no node's driver reports any") {
-		t.Errorf("told %s", told)
-	}
+	s.says("the pod needs GPUs linked to each other by NVLink, as vernier.dev/topology says, and no node's driver reports any")
 	// Whose driver says so with one of them in use.
 	s.use("n0", 1, 90)
 	s.gpus("n0", 4, &v1alpha1.TopologyStatus{NVLink: []v1alpha1.DeviceSet{"0-1", "2", "3,9"}})
@@ -93,9 +90,7 @@ func TestTopologyRequired(t *testing.T) {
 	s.work()
 	s.isAt("p", "n0 2,3 nvlink")
 	s.isAt("q", "")
-	if told := fmt.Sprint(s.told()); !strings.Contains(told, "topology nvlink") {
-		t.Errorf("told %s", told)
-	}
+	s.says("topology nvlink")
 }
 
 // The node of the asked level goes before the fuller one, whatever the engine prefers; the
@@ -132,13 +127,13 @@ func TestTopologyPreferred(t *testing.T) {
 func TestTopologyIsRepaired(t *testing.T) {
 	for _, tt := range []struct {
 		wish string
-		used int // of the GPU that is near
+		used v1alpha1.Percent // of the GPU that is near
 		want string
 	}{{"", 0, "2"}, {"numa", 0, "3"}, {"numa:required", 0, "3"}, {"numa", 90, "2"}, {"numa:required", 90, "0"}} {
 		s := newStage(t, 1)
 		s.gpus("n0", 4, &v1alpha1.TopologyStatus{NUMA: []v1alpha1.DeviceSet{"0-1,3", "2"}})
 		s.readAll()
-		s.pair("p", objects.Share(70, 100), objects.Share(80, 100), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationTopology] = tt.wish })
+		s.pair("p", objects.Share(70, 100), objects.Share(80, 100), objects.Annotated(v1alpha1.AnnotationTopology, tt.wish))
 		s.work()
 		s.bind()
 		if got := s.on("p"); got != "GPU-n0-1 GPU-n0-0" {
@@ -149,9 +144,7 @@ func TestTopologyIsRepaired(t *testing.T) {
 		if tt.used > 0 {
 			s.use("n0", 3, tt.used)
 		}
-		p := s.get("p")
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", State: waitingFor("CreateContainerError")}}
-		s.setStatus(p)
+		s.cannotStart("p", "a")
 		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[0].Healthy = false })
 		s.work()
 		if got := s.on("p"); got != "GPU-n0-1 GPU-n0-"+tt.want {
@@ -170,18 +163,16 @@ func TestTopologyIsPreemptedFor(t *testing.T) {
 	s.gpus("n0", 4, &v1alpha1.TopologyStatus{NVLink: []v1alpha1.DeviceSet{"0-1", "2-3"}})
 	s.readAll()
 	for i, uses := range []v1alpha1.Percent{90, 10, 90, 20} {
-		s.add(fmt.Sprint("x", i), uses, 100, controlled, func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGPUUUID] = fmt.Sprint("GPU-n0-", i) })
+		s.add(fmt.Sprint("x", i), uses, 100, objects.Controlled, onDevice(fmt.Sprint("GPU-n0-", i)))
 	}
 	s.work()
 	s.bind()
-	s.add("urgent", 1, 1, priority(1000), func(p *corev1.Pod) {
+	s.add("urgent", 1, 1, objects.Priority(1000), func(p *corev1.Pod) {
 		q := objects.Pod("urgent", map[string]v1alpha1.Share{"a": {GPUs: 2, Core: 85, MemMiB: 100}})
 		p.Annotations, p.Spec.Containers = q.Annotations, q.Spec.Containers
 		p.Annotations[v1alpha1.AnnotationTopology] = "nvlink:required"
 	})
 	s.work()
-	if !slices.Equal(s.evicted, []types.UID{"x0"}) {
-		t.Errorf("evicted %v, want x0: x3 has less to lose, and is not linked to what is free", s.evicted)
-	}
+	s.evicts("x0")
 	s.isAt("urgent", "n0 0,1 nvlink")
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/queue"
@@ -16,54 +15,25 @@ import (
 	"vernier.dev/vernier/test/objects"
 )
 
-// remake makes the whole ledger anew, as its node does after a deletion.
-func (s *stage) remake(node string) {
-	s.t.Helper()
-	status := s.ledger(node).Status
-	s.destroy(node)
-	s.recreate(node)
-	s.setLedgerStatus(node, func(st *v1alpha1.SliceLedgerStatus) { *st = status })
-}
-
-// setLedgerStatus is a node agent that says something else of its node.
-func (s *stage) setLedgerStatus(node string, edit func(*v1alpha1.SliceLedgerStatus)) {
-	s.t.Helper()
-	l := s.ledger(node)
-	edit(&l.Status)
-	s.must(s.api.Status().Update(s.t.Context(), l))
-	s.notify(l, false)
-}
-
-// devicesOf are the devices that the ledger grants to the pod.
-func (s *stage) devicesOf(node string, pod types.UID) []string {
-	var on []string
-	for _, d := range s.ledger(node).Spec.Devices {
-		if slices.ContainsFunc(d.Slices, func(sl v1alpha1.Slice) bool { return sl.Pod == pod }) {
-			on = append(on, d.UUID)
-		}
-	}
-	return on
-}
-
 // Invariant 1: what runs keeps its device, although the ledger lost its slices
 // and the pod is being deleted, or was deleted by force.
 func TestWhatRunsKeepsItsDevice(t *testing.T) {
 	tests := []struct {
 		name      string
 		lose      func(*stage, string)
-		terminate func(*stage, *corev1.Pod)
+		terminate func(s *stage, pod string)
 		comesBack bool
 	}{
-		{"terminating, edited", (*stage).lose, (*stage).terminate, true},
-		{"terminating, recreated", (*stage).remake, (*stage).terminate, true},
-		{"forced, edited", (*stage).lose, (*stage).vanish, false},
-		{"forced, recreated", (*stage).remake, (*stage).vanish, false},
+		{"terminating, edited", (*stage).lose, (*stage).delete, true},
+		{"terminating, recreated", (*stage).remake, (*stage).delete, true},
+		{"forced, edited", (*stage).lose, deletedByForce, false},
+		{"forced, recreated", (*stage).remake, deletedByForce, false},
 	}
 	for _, tt := range tests {
 		for _, lostFirst := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, lost first %v", tt.name, lostFirst), func(t *testing.T) {
 				s := newStage(t, 1)
-				s.add("p", 80, 800, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/held"} })
+				s.add("p", 80, 800, finalized)
 				s.work()
 				s.bind()
 				s.work()
@@ -73,16 +43,14 @@ func TestWhatRunsKeepsItsDevice(t *testing.T) {
 				s.work()
 				if lostFirst {
 					tt.lose(s, "n0")
-					tt.terminate(s, s.get("p"))
+					tt.terminate(s, "p")
 				} else {
-					tt.terminate(s, s.get("p"))
+					tt.terminate(s, "p")
 					tt.lose(s, "n0")
 				}
 				s.add("q", 80, 800)
 				s.add("r", 80, 800)
-				for len(s.watch) > 0 {
-					s.read()
-				}
+				s.readAll()
 				// q comes before the ledger is looked at.
 				slices.SortStableFunc(s.queue.due, func(a, b queue.Item) int { return len(a.Node) - len(b.Node) })
 				s.work()
@@ -111,10 +79,8 @@ func TestWhatRunsKeepsItsDevice(t *testing.T) {
 func TestGrantsFollowEachContainer(t *testing.T) {
 	s := newStage(t, 1)
 	p := objects.Pod("p", map[string]v1alpha1.Share{"a": objects.Share(30, 300), "b": objects.Share(30, 300)})
-	p.UID = "p"
 	p.Annotations[v1alpha1.AnnotationPolicy] = "spread"
-	s.must(s.api.Create(t.Context(), p))
-	s.notify(p, false)
+	s.create(p)
 	s.work()
 	s.bind()
 	s.work()
@@ -141,19 +107,20 @@ func TestWokenWhenLostGrantsAreBack(t *testing.T) {
 	s.work()
 	s.lose("n0")
 	s.add("q", 80, 800)
-	for len(s.watch) > 0 {
-		s.read()
-	}
+	s.readAll()
 	// q comes before the ledger is looked at.
 	slices.SortStableFunc(s.queue.due, func(a, b queue.Item) int { return len(a.Node) - len(b.Node) })
 	s.work()
-	if podstate.Gated(s.get("q")) {
-		t.Error("q still waits")
-	}
+	s.expect("q:*")
 }
 
-// terminate is a user who deletes a pod that goes on for its grace period.
-func (s *stage) terminate(p *corev1.Pod) {
+// remake makes the whole ledger again, as its node does after a deletion.
+func (s *stage) remake(node string) {
 	s.t.Helper()
-	s.must(s.remove(p))
+	status := s.ledger(node).Status
+	s.destroy(node)
+	s.recreate(node)
+	s.setLedgerStatus(node, func(st *v1alpha1.SliceLedgerStatus) { *st = status })
 }
+
+func deletedByForce(s *stage, pod string) { s.vanish(s.get(pod)) }

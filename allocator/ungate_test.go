@@ -35,7 +35,7 @@ func TestChangedWhileDecidedOn(t *testing.T) {
 		}, "n1"},
 		{"a node that nobody has", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "tape"} }, ""},
 		{"demand", func(p *corev1.Pod) {
-			p.Annotations[v1alpha1.AnnotationShares] = objects.Pod("p", map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 20, MemMiB: 200}}).Annotations[v1alpha1.AnnotationShares]
+			p.Annotations[v1alpha1.AnnotationShares] = objects.Single("p", v1alpha1.Share{GPUs: 1, Core: 20, MemMiB: 200}).Annotations[v1alpha1.AnnotationShares]
 		}, "n0"},
 	}
 	for _, tt := range tests {

@@ -119,8 +119,7 @@ func (n *nodeInTest) advertise() {
 	node.Status.Allocatable[v1alpha1.ResourceCore], node.Status.Allocatable[v1alpha1.ResourceMemPercent] = percent, percent
 	node.Status.Allocatable[v1alpha1.ResourceMemMiB] = *resource.NewQuantity(int64(mem), resource.DecimalSI)
 	node.Status.Capacity = node.Status.Allocatable
-	w.must(w.api.Status().Update(context.Background(), node))
-	w.notify(node, false)
+	w.putStatus(node)
 }
 
 // perish is the end of a machine: nothing runs on it any more, and whoever cleans up

@@ -13,16 +13,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	kubernetes "k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
@@ -39,125 +36,118 @@ import (
 // scheduler, node agents, users and some allocators. Everything happens on one
 // goroutine, in an order that a seed decides: it replays.
 type world struct {
-	// sizes are what the PodGroups say; nil for none.
-	sizes *podgroup.Sizes
-	t     *testing.T
-	rand  *rand.Rand
-	api   client.WithWatch
-	// live and ledgers are what the API server has.
-	live     []*corev1.Pod
-	ledgers  map[string]*v1alpha1.SliceLedger
-	replicas []*replicaInTest
-	made     int
-	nodes    []*nodeInTest
-	clock    *testclock.FakeClock
-	// disturbed are pods that may have lost their slices, or run elsewhere than they
-	// are booked, until that is healed.
-	disturbed map[types.UID]bool
-	// wasBound is where a pod was or is bound.
-	wasBound map[types.UID]string
-	// endedAt is when a pod ended.
-	endedAt map[types.UID]time.Time
-	// destroyed are the last versions of the ledgers that were deleted.
+	t    *testing.T
+	rand *rand.Rand
+	// fail ends the test: an invariant does not hold.
+	fail func(format string, args ...any)
+	cluster
+	settings
+	habits
+	faults
+	history
+}
+
+// cluster is what there is.
+type cluster struct {
+	api client.WithWatch
+	// real is an API server that keeps all rules, not one in memory.
+	real  bool
+	clock *testclock.FakeClock
+	// live and ledgers are what the API server has, destroyed the last versions of the ledgers that
+	// were deleted.
+	live      []*corev1.Pod
+	ledgers   map[string]*v1alpha1.SliceLedger
 	destroyed map[string]string
-	gangs     map[podrequest.Group]*gangInTest
-	// decided is the change up to which a replica had read all of pods when it gave one
-	// its slices.
-	decided map[types.UID]int
-	// formed and held count how often all of a gang was let go, and a ledger was
-	// written that holds something.
-	formed, held int
-	// changes counts what the API server has stored.
-	changes int
-	// stored, if set, is told of each.
-	stored func(obj client.Object, deleted bool)
-	// kill, if set, is asked at every request whether the replica dies before the API
-	// server has it, or after.
-	kill func() (before, after bool)
-	// gangsOnly is a cluster in which every pod belongs to a gang and takes half of a
-	// device or more.
-	gangsOnly bool
-	// priorities is a cluster with pods of several priorities. reserved are those for which room was
-	// kept since they waited for long.
-	priorities bool
-	// priorityClasses count against other namespaces: all of them, where a test does not say.
-	priorityClasses []string
-	reserved        map[queue.Item]bool
-	// reserveAfter is that of the replicas.
-	reserveAfter time.Duration
-	// preemption is that of the replicas.
-	preemption preemption.Policy
+	nodes     []*nodeInTest
+	replicas  []*replicaInTest
 	// budgets are the PodDisruptionBudgets, with how many evictions each allows.
 	budgets []*policyv1.PodDisruptionBudget
-	// evicted are the pods that were, in order.
-	evicted []types.UID
-	// wasOn is the device, or one of those, that an evicted pod had slices of.
-	wasOn map[types.UID]string
 	// objects are what else the API server has, as replicas see it that start from now on:
 	// namespaces, volumes, claims.
 	objects []runtime.Object
-	// hostiles is a cluster with hostile pods. honest counts those that were placed in time
-	// beside them.
-	hostiles bool
-	honest   int
+	// made counts the pods, changes what the API server has stored.
+	made, changes int
+	// stored, if set, is told of each change.
+	stored func(obj client.Object, deleted bool)
+}
+
+// settings are the replicas'.
+type settings struct {
+	// events are those that replicas send, nil if nobody reads them.
+	events *record.FakeRecorder
+	// sizes are what the PodGroups say; nil for none.
+	sizes *podgroup.Sizes
 	// classes, if set, are those that some containers ask for units of; devices are of two models.
 	classes *classes.Set
-	// placedOf counts the devices that containers of each class were granted.
-	placedOf map[string]int
-	// real is an API server that keeps all rules, not one in memory.
-	real bool
-	// calm is true once no more faults are wanted.
+	// priorityClasses count against other namespaces: all of them, where a test does not say.
+	priorityClasses []string
+	reserveAfter    time.Duration
+	preemption      preemption.Policy
+}
+
+// habits are what users do.
+type habits struct {
+	// gangsOnly is a cluster in which every pod belongs to a gang and takes half of a
+	// device or more, priorities one with pods of several priorities, hostiles one with hostile pods.
+	gangsOnly, priorities, hostiles bool
+}
+
+// faults are what goes wrong, beside what chance has go wrong until the world is calm.
+type faults struct {
 	calm bool
+	// kill, if set, is asked at every request whether the replica dies before the API
+	// server has it, or after.
+	kill func() (before, after bool)
 	// lastWriteWins is an API server that does not compare before it swaps.
 	lastWriteWins bool
 	// hasty are nodes that release the slices of a pod that is being deleted.
 	hasty bool
 	// blind are leaders that do not see what another took back of what gated pods had.
 	blind bool
-	// fail ends the test: an invariant does not hold.
-	fail func(format string, args ...any)
 }
 
-func testScheme(t testing.TB) *runtime.Scheme {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	if err := kubernetes.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	return scheme
+// history is what has happened, for what must hold then.
+type history struct {
+	// disturbed are pods that may have lost their slices, or run elsewhere than they
+	// are booked, until that is healed.
+	disturbed map[types.UID]bool
+	// wasBound is where a pod was or is bound, endedAt when it ended.
+	wasBound map[types.UID]string
+	endedAt  map[types.UID]time.Time
+	gangs    map[podrequest.Group]*gangInTest
+	// decided is the change up to which a replica had read all of pods when it gave one
+	// its slices.
+	decided map[types.UID]int
+	// formed and held count how often all of a gang was let go, and a ledger was
+	// written that holds something. honest counts the honest pods that were placed in time.
+	formed, held, honest int
+	// reserved are those for which room was kept since they waited for long.
+	reserved map[queue.Item]bool
+	// evicted are the pods that were, in order, wasOn the device, or one of those, that each had.
+	evicted []types.UID
+	wasOn   map[types.UID]string
+	// placedOf counts the devices that containers of each class were granted.
+	placedOf map[string]int
 }
 
-// fakeServer is an API server in memory.
-func fakeServer(t *testing.T, now func() time.Time) client.WithWatch {
-	t.Helper()
-	scheme := testScheme(t)
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-	mapper.Add(v1alpha1.SchemeGroupVersion.WithKind("SliceLedger"), meta.RESTScopeRoot)
-	// The usual tracker keeps managedFields too, which nobody looks at here, and
-	// takes half of the time of a soak for it.
-	tracker := clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
-	return fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjectTracker(clockedTracker{tracker, now}).
-		WithStatusSubresource(&v1alpha1.SliceLedger{}, &corev1.Pod{}).Build()
-}
-
-func newWorld(t *testing.T, seed int64, nodes, replicas int) *world {
+// newWorld has an API server in memory. The edits come before its replicas start.
+func newWorld(t *testing.T, seed int64, nodes, replicas int, edits ...func(*world)) *world {
 	t.Helper()
 	clock := testclock.NewFakeClock(time.Unix(0, 0))
-	return newWorldOn(t, fakeServer(t, clock.Now), clock, seed, nodes, replicas, false)
+	api := objects.TrackedServer(t, func(tracker clienttesting.ObjectTracker) clienttesting.ObjectTracker {
+		return clockedTracker{tracker, clock.Now}
+	})
+	return newWorldOn(t, api, clock, seed, nodes, replicas, false, edits...)
 }
 
 // newWorldOn has its cluster on some API server, a real one or not.
-func newWorldOn(t *testing.T, api client.WithWatch, clock *testclock.FakeClock, seed int64, nodes, replicas int, real bool) *world {
+func newWorldOn(t *testing.T, api client.WithWatch, clock *testclock.FakeClock, seed int64, nodes, replicas int, real bool, edits ...func(*world)) *world {
 	t.Helper()
-	w := &world{t: t, api: api, real: real, rand: rand.New(rand.NewSource(seed)), clock: clock,
-		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{}, endedAt: map[types.UID]time.Time{}, wasOn: map[types.UID]string{},
-		reserved: map[queue.Item]bool{}, gangs: map[podrequest.Group]*gangInTest{}, decided: map[types.UID]int{}, fail: t.Fatalf, priorityClasses: []string{"*"}}
+	w := &world{t: t, rand: rand.New(rand.NewSource(seed)), fail: t.Fatalf,
+		cluster:  cluster{api: api, real: real, clock: clock, ledgers: map[string]*v1alpha1.SliceLedger{}, destroyed: map[string]string{}},
+		settings: settings{priorityClasses: []string{"*"}},
+		history: history{disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, endedAt: map[types.UID]time.Time{}, wasOn: map[types.UID]string{},
+			reserved: map[queue.Item]bool{}, gangs: map[podrequest.Group]*gangInTest{}, decided: map[types.UID]int{}}}
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		w.createNode(name)
@@ -166,6 +156,9 @@ func newWorldOn(t *testing.T, api client.WithWatch, clock *testclock.FakeClock, 
 		w.must(w.api.Status().Update(t.Context(), objects.WithStatus(l)))
 		w.notify(l, false)
 		w.nodes = append(w.nodes, newNode(w, name))
+	}
+	for _, edit := range edits {
+		edit(w)
 	}
 	for i := range replicas {
 		w.replicas = append(w.replicas, &replicaInTest{world: w, name: fmt.Sprintf("replica-%d", i)})
@@ -179,6 +172,25 @@ func (w *world) must(err error) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// create, put and putStatus are somebody who writes an object, which the watches then show.
+func (w *world) create(obj client.Object) {
+	w.t.Helper()
+	w.must(w.api.Create(context.Background(), obj))
+	w.notify(obj, false)
+}
+
+func (w *world) put(obj client.Object) {
+	w.t.Helper()
+	w.must(w.api.Update(context.Background(), obj))
+	w.notify(obj, false)
+}
+
+func (w *world) putStatus(obj client.Object) {
+	w.t.Helper()
+	w.must(w.api.Status().Update(context.Background(), obj))
+	w.notify(obj, false)
 }
 
 func (w *world) node(name string) *nodeInTest {
@@ -260,8 +272,7 @@ func (w *world) somePod(ok func(*corev1.Pod) bool) *corev1.Pod {
 // setStatus writes a pod's status, if it says something new.
 func (w *world) setStatus(p *corev1.Pod) {
 	if known := w.find(p.UID); known != nil && !equality.Semantic.DeepEqual(known.Status, p.Status) {
-		w.must(w.api.Status().Update(context.Background(), p))
-		w.notify(p, false)
+		w.putStatus(p)
 	}
 }
 
@@ -297,8 +308,7 @@ func (w *world) lose(node string) {
 	}
 	w.disturb(l)
 	l.Spec = v1alpha1.SliceLedgerSpec{}
-	w.must(w.api.Update(context.Background(), l))
-	w.notify(l, false)
+	w.put(l)
 }
 
 // destroy deletes a ledger; its node makes a new one.

@@ -57,8 +57,7 @@ func (w *world) createPod() {
 	if w.priorities {
 		w.prioritize(p)
 	}
-	w.must(w.api.Create(context.Background(), p))
-	w.notify(p, false)
+	w.create(p)
 }
 
 // now is the time by which pods are created and end.

@@ -16,7 +16,6 @@ import (
 	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
-	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
 
@@ -33,28 +32,22 @@ func (c *slowClock) Now() time.Time {
 
 func (c *slowClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// slow has all that the allocator does take time from now on.
-func (s *stage) slow(each time.Duration) {
-	s.time.WithTicker = &slowClock{s.world.clock, func() time.Duration { return each }}
-}
-
 // members is how many longSearch's gang has.
 const members = 30
 
 // longSearch is a gang in the middle of a search for places, of which some are chosen on n0.
-func longSearch(t *testing.T, edits ...func(*corev1.Pod)) (*stage, *searchInTest) {
+// It comes with how far the search is.
+func longSearch(t *testing.T, edits ...func(*corev1.Pod)) (*stage, func() scheduling.Progress) {
 	t.Helper()
 	s := newStage(t, 2)
-	for i := range members {
-		s.add(fmt.Sprint("m", i), 2, 20, append([]func(*corev1.Pod){objects.InGang("g", members)}, edits...)...)
-	}
+	s.addGang(members, 2, 20, edits...)
 	s.readAll()
 	s.slow(10 * time.Millisecond)
 	name, _ := podrequest.GroupOf(s.get("m0"))
+	search := func() scheduling.Progress { return s.allocator.scheduler.Searches()[name] }
 	for range 5 {
-		s.step()
-		if found, is := s.allocator.search(name); is && found.begun() {
-			return s, found
+		if s.step(); search().Begun {
+			return s, search
 		}
 	}
 	t.Fatal("the search has not paused")
@@ -64,11 +57,11 @@ func longSearch(t *testing.T, edits ...func(*corev1.Pod)) (*stage, *searchInTest
 // The search for places for a gang pauses when its time is over, and goes on when others were
 // served, without beginning again where these have taken nothing of what it has chosen.
 func TestHostileSearchYields(t *testing.T) {
-	s, search := longSearch(t, onNode("n0"))
-	if spent := search.spent(); spent < scheduling.RoundTime || spent > 2*scheduling.RoundTime {
+	s, search := longSearch(t, objects.OnNode("n0"))
+	if spent := search().Spent; spent < scheduling.RoundTime || spent > 2*scheduling.RoundTime {
 		t.Errorf("it took %v before it paused", spent)
 	}
-	s.add("other", 10, 100, onNode("n1"))
+	s.add("other", 10, 100, objects.OnNode("n1"))
 	s.readAll()
 	for n := 0; podstate.Gated(s.get("other")) && n < 3; n++ {
 		s.step()
@@ -76,14 +69,17 @@ func TestHostileSearchYields(t *testing.T) {
 	if podstate.TargetNode(s.get("other")) == "" || !podstate.Gated(s.get("m0")) {
 		t.Errorf("placed %q while the search goes on", s.seats("other", "m0"))
 	}
-	s.work()
-	for i := range members {
-		if podstate.Gated(s.get(fmt.Sprint("m", i))) {
-			t.Fatalf("m%d is at the gate; told %q", i, s.told())
+	for podstate.Gated(s.get("m0")) {
+		if s.readAll(); !s.step() || search().Restarts > 0 {
+			t.Fatalf("began again, or nothing is due: %+v", search())
 		}
 	}
-	if search.restarts() != 0 || s.allocator.searches() != 0 {
-		t.Errorf("began %d times again, %d searches are left", search.restarts(), s.allocator.searches())
+	s.work()
+	for i := range members {
+		s.expect(fmt.Sprintf("m%d:*", i))
+	}
+	if left := s.allocator.scheduler.Searches(); len(left) != 0 {
+		t.Errorf("searches are left: %v", left)
 	}
 }
 
@@ -93,52 +89,44 @@ func TestHostileSearchYields(t *testing.T) {
 func TestSearchRestarts(t *testing.T) {
 	for name, change := range map[string]func(s *stage, i int){
 		"ledger": func(s *stage, i int) {
-			late := objects.Pod(fmt.Sprint("late", i), map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
-			late.UID = types.UID(late.Name)
-			s.grantBy("n0", late, 1)
+			s.grant("n0", types.UID(fmt.Sprint("late", i)), 1, 10, 100)
 		},
 		"member": func(s *stage, i int) {
 			p := s.get("m0")
 			metav1.SetMetaDataLabel(&p.ObjectMeta, "changed", fmt.Sprint(i))
-			s.must(s.api.Update(s.t.Context(), p))
-			s.notify(p, false)
+			s.put(p)
 		},
 		"host": func(s *stage, i int) {
-			p := objects.Pod(fmt.Sprint("foreign", i), map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
-			p.Annotations, p.Spec.SchedulingGates, p.Spec.NodeName = nil, nil, "n0"
-			p.UID = types.UID(p.Name)
-			cpu("1")(p)
-			s.must(s.api.Create(s.t.Context(), p))
-			s.notify(p, false)
+			s.addPlain(fmt.Sprint("foreign", i), "n0", "1")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, search := longSearch(t, onNode("n0"))
+			s, search := longSearch(t, objects.OnNode("n0"))
 			for i := range 2 {
 				change(s, i)
 				s.readAll()
 				for s.step() {
 				}
-				left, want := search.notBefore().Sub(s.world.clock.Now()), scheduling.RestartPause*scheduling.RoundTime<<(i+1)
-				if search.restarts() != i+1 || search.begun() || left > want || left < want-scheduling.RoundTime {
-					t.Fatalf("began %d times again, the next time in %v, want %v", search.restarts(), left, want)
+				left, want := search().NotBefore.Sub(s.world.clock.Now()), scheduling.RestartPause*scheduling.RoundTime<<(i+1)
+				if search().Restarts != i+1 || search().Begun || left > want || left < want-scheduling.RoundTime {
+					t.Fatalf("began %d times again, the next time in %v, want %v", search().Restarts, left, want)
 				}
 				// Whatever has the gang looked at, the pause holds.
 				s.allocator.queue.AddPod(s.get("m0"))
 				for s.step() {
 				}
-				if search.begun() || !podstate.Gated(s.get("m0")) {
+				if search().Begun || !podstate.Gated(s.get("m0")) {
 					t.Fatal("begins before the pause is over")
 				}
 				s.world.clock.Step(want)
 				s.queue.ring()
-				for !search.begun() && s.step() {
+				for !search().Begun && s.step() {
 				}
-				if took := scheduling.RoundTime << (i + 1); i == 0 && (search.spent() < took || search.spent() > took+scheduling.RoundTime) {
-					t.Errorf("took %v at a time, want %v", search.spent(), took)
+				if took := scheduling.RoundTime << (i + 1); i == 0 && (search().Spent < took || search().Spent > took+scheduling.RoundTime) {
+					t.Errorf("took %v at a time, want %v", search().Spent, took)
 				}
 			}
-			if podstate.Gated(s.get("m0")) || s.allocator.searches() > 0 {
+			if podstate.Gated(s.get("m0")) || len(s.allocator.scheduler.Searches()) > 0 {
 				t.Errorf("not done in %v; told %q", scheduling.RoundTime<<2, s.told())
 			}
 		})
@@ -149,21 +137,21 @@ func TestSearchRestarts(t *testing.T) {
 // all the same: what was chosen is judged again before it counts.
 func TestSearchIsJudgedAgain(t *testing.T) {
 	s, search := longSearch(t, func(p *corev1.Pod) { metav1.SetMetaDataLabel(&p.ObjectMeta, "app", "gang") })
-	p := objects.Pod("foreign", map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
-	p.Annotations, p.Spec.SchedulingGates, p.Spec.NodeName, p.UID = nil, nil, "n0", "foreign"
-	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-		TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "gang"}}}}}}
-	s.must(s.api.Create(t.Context(), p))
-	s.notify(p, false)
+	s.addPlain("foreign", "n0", "1m", func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "gang"}}}}}}
+	})
+	restarts := 0
 	for range 20 {
 		s.readAll()
 		for s.step() {
+			restarts = max(restarts, search().Restarts)
 		}
 		s.world.clock.Step(scheduling.RestartPause * (scheduling.RoundTime << scheduling.MaxRestarts))
 		s.queue.ring()
 	}
-	if search.restarts() == 0 || podstate.Gated(s.get("m0")) {
-		t.Fatalf("began %d times again, at the gate: %v; told %q", search.restarts(), podstate.Gated(s.get("m0")), s.told())
+	if restarts == 0 || podstate.Gated(s.get("m0")) {
+		t.Fatalf("began %d times again, at the gate: %v; told %q", restarts, podstate.Gated(s.get("m0")), s.told())
 	}
 	for i := range members {
 		if at := podstate.TargetNode(s.get(fmt.Sprint("m", i))); at != "n1" {
@@ -178,33 +166,28 @@ func TestSearchMissesNoRoom(t *testing.T) {
 	for _, name := range []string{"b0", "b1"} {
 		s.add(name, 60, 600)
 		s.work()
-		s.bindNow(s.get(name))
+		s.bindNow(name)
 	}
 	s.add("m0", 60, 600, objects.InGang("g", 2))
 	s.add("m1", 60, 600, objects.InGang("g", 2))
 	s.readAll()
 	s.slow(scheduling.RoundTime)
-	for s.allocator.searches() == 0 {
+	for len(s.allocator.scheduler.Searches()) == 0 {
 		s.step()
 	}
 	l := s.ledger("n0")
 	grants.Release(l, func(types.UID) bool { return true })
 	s.disturb(l)
-	s.must(s.api.Update(t.Context(), l))
-	s.notify(l, false)
+	s.put(l)
 	for _, name := range []string{"b0", "b1"} {
 		s.vanish(s.get(name))
 	}
 	s.readAll()
 	s.time.WithTicker = s.world.clock
 	s.work()
-	if !podstate.Gated(s.get("m0")) {
-		t.Fatal("placed at once: the room was not missed")
-	}
+	s.expect("m0")
 	s.pass(scheduling.RestartPause * scheduling.RoundTime << 1)
-	if podstate.Gated(s.get("m0")) {
-		t.Errorf("waits beside room; told %q", s.told())
-	}
+	s.expect("m0:*")
 }
 
 // A search ends with its gang.
@@ -214,12 +197,11 @@ func TestSearchEndsWithItsGang(t *testing.T) {
 		s.vanish(s.get(fmt.Sprint("m", i)))
 	}
 	s.work()
-	if n := s.allocator.searches(); n != 0 {
+	if n := len(s.allocator.scheduler.Searches()); n != 0 {
 		t.Errorf("%d searches are left", n)
 	}
-	s, search := longSearch(t)
-	s.allocator.end()
-	if !search.paused() || s.allocator.searches() != 0 {
+	s, _ = longSearch(t)
+	if s.allocator.end(); len(s.allocator.scheduler.Searches()) != 0 {
 		t.Error("a leader that ends leaves a search")
 	}
 }
@@ -230,7 +212,7 @@ func TestHostileRounds(t *testing.T) {
 	s := newStage(t, 2)
 	const many = 4000
 	for i := range many {
-		s.add(fmt.Sprint("slow", i), 1, 10, inNamespace("hostile"))
+		s.add(fmt.Sprint("slow", i), 1, 10, objects.InNamespace("hostile"))
 	}
 	s.add("other", 1, 10)
 	s.readAll()
@@ -261,9 +243,7 @@ func TestHostileRounds(t *testing.T) {
 func TestHostileChurn(t *testing.T) {
 	s := newStage(t, 2)
 	const members = 170
-	for i := range members {
-		s.add(fmt.Sprint("m", i), 1, 10, objects.InGang("g", members), onNode("n0"))
-	}
+	s.addGang(members, 1, 10, objects.OnNode("n0"))
 	s.readAll()
 	s.slow(5 * time.Millisecond)
 	start := s.world.clock.Now()
@@ -272,11 +252,7 @@ func TestHostileChurn(t *testing.T) {
 		if second == 60 {
 			t.Fatalf("still at the gate after %v; told %q", s.world.clock.Since(start), s.told())
 		}
-		p := objects.Pod(fmt.Sprint("foreign", second), map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
-		p.Annotations, p.Spec.SchedulingGates, p.Spec.NodeName, p.UID = nil, nil, "n0", types.UID(p.Name)
-		cpu(fmt.Sprint(1 + second%2))(p)
-		s.must(s.api.Create(t.Context(), p))
-		s.notify(p, false)
+		p := s.addPlain(fmt.Sprint("foreign", second), "n0", fmt.Sprint(1+second%2))
 		if last != nil {
 			s.vanish(last)
 		}

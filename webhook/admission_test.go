@@ -26,6 +26,7 @@ import (
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook"
 )
 
@@ -181,13 +182,9 @@ func testWarnings(t *testing.T, cfg *rest.Config) {
 	cfg.WarningHandler = heard
 	c := apiserver.Client(t, cfg)
 	ledger := &api.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}
-	if err := c.Create(t.Context(), ledger); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Create(t.Context(), ledger))
 	ledger.Status.Devices = []api.DeviceStatus{{UUID: "GPU-1", Model: "A100", Mem: 81920}}
-	if err := c.Status().Update(t.Context(), ledger); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Status().Update(t.Context(), ledger))
 	pod := asking(enabled)
 	pod.Spec.Containers[0].Resources.Limits[api.ResourceGPUs] = resource.MustParse("2")
 	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: api.EnvVisibleDevices, Value: "all"}}
@@ -271,7 +268,5 @@ func changer(t *testing.T, c client.Client, name, patch, done string) {
 				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})},
 		}},
 	}
-	if err := c.Create(t.Context(), config); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Create(t.Context(), config))
 }

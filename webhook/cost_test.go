@@ -32,6 +32,7 @@ import (
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook/dialect"
 )
 
@@ -225,9 +226,7 @@ func TestHostileCosts(t *testing.T) {
 	dialects := conditions(t, charted(t, "admission/webhook.yaml", "dialects.enabled={"+strings.Join(dialect.Names(), ",")+
 		"},dialects.nvidiaReplicas=4,dialects.nvidiaTimeSlicing=true,dialects.gpushareUnit=MiB"))
 	_, yardstick, err := evaluate(t, compile(t, work), request{object: typed(plain(enabled))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	const tenant, allocator = "tenant", "system:serviceaccount:" + api.SystemNamespace + ":" + api.AllocatorServiceAccount
 	most := map[string]int64{}
 	check := func(name, what string, r request) (holds bool) {
@@ -329,15 +328,11 @@ func deployment(pod *corev1.Pod) *appsv1.Deployment {
 func falses(t *testing.T, c rest.Interface) map[string]int {
 	t.Helper()
 	text, err := c.Get().AbsPath("/metrics").DoRaw(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	found := map[string]int{}
 	for _, m := range regexp.MustCompile(`(?m)^apiserver_admission_match_condition_evaluation_seconds_count\{.*name="([^"]+)".*\} (\d+)$`).FindAllSubmatch(text, -1) {
 		n, err := strconv.Atoi(string(m[2]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		found[string(m[1])] += n
 	}
 	return found
@@ -350,9 +345,7 @@ func TestHostileConditions(t *testing.T) {
 	admin := apiserver.Client(t, cfg)
 	namespaces(t, admin)
 	set, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	c := set.CoreV1().RESTClient()
 	send := func(what string, to *rest.Request, object any) {
 		t.Helper()
@@ -376,9 +369,7 @@ func TestHostileConditions(t *testing.T) {
 		create("a plain", body, plain(other))
 	}
 	for base, pod := range map[string]*corev1.Pod{"a plain": plain(enabled), "a shared": admitted(enabled)} {
-		if err := admin.Create(t.Context(), pod); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Create(t.Context(), pod))
 		pod.APIVersion, pod.Kind, pod.ResourceVersion = "v1", "Pod", ""
 		more := pod.DeepCopy()
 		bodies[map[string]string{"a plain": "annotations", "a shared": "annotations, 256"}[base]](more)
@@ -418,9 +409,7 @@ func TestHostileConditions(t *testing.T) {
 func encode(t *testing.T, object any) []byte {
 	t.Helper()
 	raw, err := json.Marshal(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return raw
 }
 

@@ -23,6 +23,7 @@ import (
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook"
 	"vernier.dev/vernier/webhook/dialect"
 )
@@ -56,9 +57,7 @@ func TestHalfEnabledDialect(t *testing.T) {
 	start(t, cfg, at, webhook.Options{Dialects: dialect.Settings{Dialects: "gpu-manager"}})
 	await(t, "the metric counts the names that are not sent", func() bool {
 		families, err := metrics.Registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
 				if f.GetName() == "vernier_webhook_dialect_half_enabled" && m.GetLabel()[0].GetValue() == "match-condition" {
@@ -74,9 +73,7 @@ func TestHalfEnabledDialect(t *testing.T) {
 func charted(t *testing.T, file, values string) []*unstructured.Unstructured {
 	t.Helper()
 	root, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "deploy/tools/helm"), "template", "vernier", filepath.Join(root, "deploy/chart"),
 		"--namespace=vernier-system", "--show-only=templates/"+file, "--set="+values)
 	out, err := cmd.Output()
@@ -84,9 +81,7 @@ func charted(t *testing.T, file, values string) []*unstructured.Unstructured {
 		t.Fatalf("%v: %s", err, out)
 	}
 	objects, err := manifests.Parse(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return objects
 }
 
@@ -197,15 +192,11 @@ func testDialectsQuota(t *testing.T, c client.Client) {
 	hard := corev1.ResourceList{name: resource.MustParse("5000")}
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: "gpu"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}
 	for _, obj := range []client.Object{ns, quota} {
-		if err := c.Create(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Create(t.Context(), obj))
 	}
 	// No controller of quotas runs here.
 	quota.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: corev1.ResourceList{name: resource.MustParse("0")}}
-	if err := c.Status().Update(t.Context(), quota); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Status().Update(t.Context(), quota))
 	await(t, "the quota is counted", func() bool {
 		pod := foreign("aliyun.com/gpu-mem", "6")
 		pod.Namespace = ns.Name

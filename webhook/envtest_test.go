@@ -24,6 +24,7 @@ import (
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook"
 )
 
@@ -40,9 +41,7 @@ func namespaces(t *testing.T, c client.Client) {
 		enabled: {api.LabelInject: api.LabelInjectEnabled}, disabled: {api.LabelInject: "no"}, other: nil,
 	} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-		if err := c.Create(t.Context(), ns); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Create(t.Context(), ns))
 	}
 }
 
@@ -79,14 +78,10 @@ func configure(t *testing.T, cfg *rest.Config, address string, objects []*unstru
 	for _, obj := range objects {
 		hook := obj.Object["webhooks"].([]any)[0].(map[string]any)
 		path, _, err := unstructured.NestedString(hook, "clientConfig", "service", "path")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		hook["clientConfig"] = map[string]any{"url": "https://" + address + path}
 		hook["timeoutSeconds"] = int64(longest)
-		if err := c.Create(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Create(t.Context(), obj))
 	}
 }
 
@@ -97,9 +92,7 @@ func address(t *testing.T) string {
 	t.Helper()
 	at := fmt.Sprintf("127.%d.%d.%d:%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254), 10_000+rand.IntN(20_000))
 	l, err := net.Listen("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer l.Close()
 	return at
 }
@@ -109,18 +102,12 @@ func address(t *testing.T) string {
 func start(t *testing.T, cfg *rest.Config, address string, o webhook.Options) {
 	t.Helper()
 	host, digits, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	port, err := strconv.Atoi(digits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	o.Host, o.Port, o.MetricsAddress, o.HealthAddress = host, port, "0", "0"
 	mgr, err := webhook.New(apiserver.AsServiceAccount(cfg, api.WebhookServiceAccount), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()

@@ -28,6 +28,7 @@ import (
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook"
 	"vernier.dev/vernier/webhook/certs"
 )
@@ -73,16 +74,12 @@ func TestHostileRotation(t *testing.T) {
 	}
 	config := func() *admissionv1.MutatingWebhookConfiguration {
 		found := &admissionv1.MutatingWebhookConfiguration{}
-		if err := c.Get(t.Context(), client.ObjectKey{Name: certs.ConfigurationName}, found); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Get(t.Context(), client.ObjectKey{Name: certs.ConfigurationName}, found))
 		return found
 	}
 	secret := func() *corev1.Secret {
 		found := &corev1.Secret{}
-		if err := c.Get(t.Context(), client.ObjectKey{Namespace: api.SystemNamespace, Name: certs.SecretName}, found); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Get(t.Context(), client.ObjectKey{Namespace: api.SystemNamespace, Name: certs.SecretName}, found))
 		return found
 	}
 	// whole reports if a replica serves what the Secret has, the API server is told to
@@ -164,9 +161,7 @@ func TestHostileRotation(t *testing.T) {
 	// One that starts just then has nothing of before.
 	half := secret()
 	half.Data[corev1.TLSPrivateKeyKey] = nil
-	if err := c.Update(t.Context(), half); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Update(t.Context(), half))
 	start(t, cfg, replicas[1], webhook.Options{Clock: clock})
 	for _, replica := range replicas {
 		await(t, "a replica that starts in the middle", func() bool { return whole("a replica that starts", replica) })
@@ -192,9 +187,7 @@ func TestHostileCertificateFiles(t *testing.T) {
 	for _, step := range []struct{ file, text string }{
 		{"tls.crt", ""}, {"tls.crt", string(second[:len(second)/2])}, {"tls.crt", string(second)}, {"tls.key", ""},
 	} {
-		if err := os.WriteFile(filepath.Join(dir, step.file), []byte(step.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, step.file), []byte(step.text), 0o600))
 		if !serves(first)() {
 			t.Errorf("%s of %d bytes: the first pair is not served any more", step.file, len(step.text))
 		}
@@ -203,9 +196,7 @@ func TestHostileCertificateFiles(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	await(t, "the second pair is served", serves(second))
 }
 
@@ -241,16 +232,12 @@ func signed(t *testing.T, template *x509.Certificate, by *pair) (p pair) {
 		parent, signer = by.parsed, by.signer
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, p.signer.Public(), signer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if p.parsed, err = x509.ParseCertificate(der); err != nil {
 		t.Fatal(err)
 	}
 	key, err := x509.MarshalECPrivateKey(p.signer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	p.cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	p.key = pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: key})
 	return p

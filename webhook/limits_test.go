@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // What a LimitRange adds to a pod or has against it counts as if its owner had written it: the
@@ -27,9 +28,7 @@ func testLimits(t *testing.T, c client.Client) {
 	const limited = "limited"
 	create := func(o client.Object) {
 		t.Helper()
-		if err := c.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Create(t.Context(), o))
 	}
 	create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: limited, Labels: map[string]string{api.LabelInject: api.LabelInjectEnabled}}})
 	amounts := func(core, cpu string) corev1.ResourceList {
@@ -42,9 +41,7 @@ func testLimits(t *testing.T, c client.Client) {
 	create(quota)
 	// No controller works out what is used.
 	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: corev1.ResourceList{"requests.vernier.dev/gpu-core": resource.MustParse("30")}}
-	if err := c.Status().Update(t.Context(), quota); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Status().Update(t.Context(), quota))
 
 	two := asking(limited)
 	two.Spec.Containers = append(two.Spec.Containers, corev1.Container{Name: "beside", Image: "none"})
@@ -56,9 +53,7 @@ func testLimits(t *testing.T, c client.Client) {
 	await(t, "the quota to count the pod", func() bool {
 		pod := two.DeepCopy()
 		create(pod)
-		if err := c.Get(t.Context(), client.ObjectKeyFromObject(quota), quota); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Get(t.Context(), client.ObjectKeyFromObject(quota), quota))
 		switch used := quota.Status.Used.Name("requests.vernier.dev/gpu-core", resource.DecimalSI).Value(); used {
 		case 80:
 			two = pod
@@ -89,9 +84,7 @@ func testLimits(t *testing.T, c client.Client) {
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.vernier.dev/gpu": resource.MustParse("2")}}}
 	create(slots)
 	slots.Status = corev1.ResourceQuotaStatus{Hard: slots.Spec.Hard, Used: corev1.ResourceList{"requests.vernier.dev/gpu": resource.MustParse("2")}}
-	if err := c.Status().Update(t.Context(), slots); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Status().Update(t.Context(), slots))
 	small := plain(limited)
 	small.Spec.Containers[0].Resources.Limits = corev1.ResourceList{api.ResourceMemMiB: resource.MustParse("1"), api.ResourceCore: resource.MustParse("1")}
 	await(t, "a quota counts slices", func() bool {
@@ -106,28 +99,20 @@ func testLimits(t *testing.T, c client.Client) {
 func testLimitRanges(t *testing.T, cfg *rest.Config) {
 	c, heard := heeding(t, cfg)
 	const limited = "capped"
-	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: limited, Labels: map[string]string{api.LabelInject: api.LabelInjectEnabled}}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: limited, Labels: map[string]string{api.LabelInject: api.LabelInjectEnabled}}}))
 	page, err := os.ReadFile("../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	block := regexp.MustCompile("(?s)```yaml\n(apiVersion: v1\nkind: LimitRange\n.*?)```").FindSubmatch(page)
 	if block == nil {
 		t.Fatal("docs/operations.md has no LimitRange")
 	}
 	works := &corev1.LimitRange{}
-	if err := yaml.UnmarshalStrict(block[1], works); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.UnmarshalStrict(block[1], works))
 	works.Namespace = limited
 	naive := works.DeepCopy()
 	naive.Spec.Limits[0].Default = nil
 	delete(naive.Spec.Limits[0].Max, api.ResourceMemPercent)
-	if err := c.Create(t.Context(), naive); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Create(t.Context(), naive))
 	two := func(core string) *corev1.Pod {
 		pod := asking(limited)
 		pod.Spec.Containers[0].Resources.Limits[api.ResourceCore] = resource.MustParse(core)
@@ -155,12 +140,8 @@ func testLimitRanges(t *testing.T, cfg *rest.Config) {
 		}
 	}
 
-	if err := c.Delete(t.Context(), naive); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Create(t.Context(), works); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Delete(t.Context(), naive))
+	must.Do(t, c.Create(t.Context(), works))
 	await(t, "the LimitRange of the page is in force", func() bool {
 		heard.texts, pod = nil, two("20")
 		expect(t, c.Create(t.Context(), pod, client.DryRunAll), "")
@@ -180,9 +161,7 @@ func testLimitRanges(t *testing.T, cfg *rest.Config) {
 	// What the page says of the other type.
 	ofPods := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: other, Name: "of-pods"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
 		{Type: corev1.LimitTypePod, Max: corev1.ResourceList{api.ResourceCore: resource.MustParse("50")}}}}}
-	if err := c.Create(t.Context(), ofPods); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Create(t.Context(), ofPods))
 	await(t, "the LimitRange of pods is in force", func() bool {
 		err := c.Create(t.Context(), plain(other), client.DryRunAll)
 		return err != nil && strings.Contains(err.Error(), "maximum vernier.dev/gpu-core usage per Pod is 50.  No limit is specified")

@@ -30,6 +30,7 @@ import (
 	"vernier.dev/vernier/api/podrequest"
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 )
 
 const shares = `{"version":"v1alpha1","containers":{"train":{"gpus":1,"core":30,"memPercent":30}}}`
@@ -333,9 +334,7 @@ func testPolicyArithmetic(t *testing.T, c client.Client) {
 		}
 		accepted++
 		text, err := document.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		pod.Annotations[api.AnnotationShares] = text
 		if err := c.Create(t.Context(), pod.DeepCopy(), client.DryRunAll); err != nil {
 			t.Errorf("%s: refused: %v", text, err)
@@ -355,9 +354,7 @@ func testPolicyUpdate(t *testing.T, admin, allocator client.Client) {
 	others.Annotations = map[string]string{api.AnnotationPolicy: "pack"}
 	placed := admitted(enabled)
 	for _, pod := range []*corev1.Pod{ours, others, placed} {
-		if err := admin.Create(t.Context(), pod); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Create(t.Context(), pod))
 	}
 	// As the allocator does it: one patch.
 	expect(t, patch(t, allocator, placed, `{"metadata":{"annotations":{"vernier.dev/placement":"{}"}},"spec":{"schedulingGates":null}}`), "")
@@ -365,9 +362,7 @@ func testPolicyUpdate(t *testing.T, admin, allocator client.Client) {
 	many := plain(other)
 	annotate(many, 254)
 	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": many.Annotations}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	manyAnnotations := string(text)
 	for name, tt := range map[string]struct {
 		as   client.Client
@@ -411,15 +406,11 @@ func testPolicyUpdate(t *testing.T, admin, allocator client.Client) {
 func testPolicySubresources(t *testing.T, c client.Client) {
 	ours, others := admitted(enabled), plain(enabled)
 	for _, pod := range []*corev1.Pod{ours, others} {
-		if err := c.Create(t.Context(), pod); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Create(t.Context(), pod))
 	}
 	sub := func(name string, pod *corev1.Pod, set any) error {
 		text, err := json.Marshal(set)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		return c.SubResource(name).Patch(t.Context(), pod.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, text))
 	}
 	type object = map[string]any
@@ -475,9 +466,7 @@ func testPolicyRDMA(t *testing.T, c client.Client) {
 	const labelled = "rdma"
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: labelled, Labels: map[string]string{
 		api.LabelInject: api.LabelInjectEnabled, api.LabelRDMA: api.LabelRDMAEnabled}}}
-	if err := c.Create(t.Context(), ns); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Create(t.Context(), ns))
 	for namespace, want := range map[string]string{labelled: "", enabled: `run "kubectl label namespace ` + enabled + ` vernier.dev/rdma=enabled"`} {
 		pod := admitted(namespace)
 		pod.Annotations[api.AnnotationRDMA] = "near"
@@ -499,9 +488,7 @@ func testPolicyPriority(t *testing.T, c client.Client, cfg *rest.Config) {
 			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "self-service"}}},
 	}
 	for _, o := range objects {
-		if err := c.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Create(t.Context(), o))
 	}
 	ns := func(labels map[string]string) *corev1.Namespace {
 		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: labelled, Labels: labels}}
@@ -540,25 +527,19 @@ func testPolicyPriority(t *testing.T, c client.Client, cfg *rest.Config) {
 // The manifest of docs/concepts/priority.md: a namespace that is allowed a class, and how much of it.
 func testPriorityManifest(t *testing.T, c client.Client) {
 	page, err := os.ReadFile("../docs/concepts/priority.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	block := regexp.MustCompile("(?s)```yaml\n(apiVersion: v1\nkind: Namespace\n.*?)\n---\n(.*?)```").FindSubmatch(page)
 	if block == nil {
 		t.Fatal("docs/concepts/priority.md has no Namespace")
 	}
 	ns, quota := &corev1.Namespace{}, &corev1.ResourceQuota{}
-	if err := errors.Join(yaml.UnmarshalStrict(block[1], ns), yaml.UnmarshalStrict(block[2], quota)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(yaml.UnmarshalStrict(block[1], ns), yaml.UnmarshalStrict(block[2], quota)))
 	class := quota.Spec.ScopeSelector.MatchExpressions[0].Values[0]
 	if ns.Labels[api.LabelPriorityClassPrefix+class] != api.LabelPriorityClassEnabled {
 		t.Errorf("the quota is for class %s, the namespace has %v", class, ns.Labels)
 	}
 	for _, o := range []client.Object{ns, quota, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Value: 1000}} {
-		if err := c.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Create(t.Context(), o))
 	}
 	// What the quota's controller, which does not run here, would write.
 	quota.Status.Hard, quota.Status.Used = quota.Spec.Hard.DeepCopy(), corev1.ResourceList{}
@@ -566,9 +547,7 @@ func testPriorityManifest(t *testing.T, c client.Client) {
 		hard.Sub(resource.MustParse("20"))
 		quota.Status.Used[name] = hard
 	}
-	if err := c.Status().Update(t.Context(), quota); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Status().Update(t.Context(), quota))
 	of := func(class string) error {
 		pod := admitted(ns.Name)
 		pod.Spec.PriorityClassName = class

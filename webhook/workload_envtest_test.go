@@ -24,6 +24,7 @@ import (
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook"
 )
 
@@ -63,19 +64,13 @@ func wrong(namespace string) *corev1.Pod {
 func asked(t *testing.T, cfg *rest.Config) (n int) {
 	t.Helper()
 	set, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	text, err := set.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	sample := regexp.MustCompile(`(?m)^apiserver_admission_webhook_request_total\{.*name="workloads\.vernier\.dev".*\} (\d+)$`)
 	for _, m := range sample.FindAllSubmatch(text, -1) {
 		count, err := strconv.Atoi(string(m[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		n += count
 	}
 	return n

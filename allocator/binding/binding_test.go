@@ -108,11 +108,11 @@ func (f *fixture) behind(obj client.Object) {
 // known is the cache's newest version of a ledger.
 func (f *fixture) known(name string) *v1alpha1.SliceLedger { return f.Cache.Index.Ledger(name) }
 
-func newLedger(name string) *v1alpha1.SliceLedger { return objects.WithStatus(objects.Ledger(name)) }
+func newLedger(name string) *v1alpha1.SliceLedger { return objects.ReadyLedger(name) }
 
 // newPod has container c with half a device.
 func newPod(name string) *corev1.Pod {
-	return objects.WithUID(objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(50, 500)}))
+	return objects.Single(name, objects.Share(50, 500))
 }
 
 var errInternal = apierrors.NewInternalError(errors.New("injected"))

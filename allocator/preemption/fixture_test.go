@@ -86,7 +86,7 @@ func newFixtureWith(t *testing.T, budgets []*policyv1.PodDisruptionBudget, sizes
 	f.reservations.OnEnd(f.Ended)
 	for _, node := range nodes {
 		filters.SetNode(objects.Node(node))
-		f.known.SetLedger(objects.WithStatus(objects.Ledger(node)))
+		f.known.SetLedger(objects.ReadyLedger(node))
 	}
 	return f
 }
@@ -105,7 +105,7 @@ func (f *fixture) other(node string, priority int32, cpu string) {
 
 // newPod asks for slices and CPUs, with the priority 1000.
 func newPod(name, cpu string) *corev1.Pod {
-	p := objects.WithUID(objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(10, 100)}))
+	p := objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
 	p.Spec.Priority = ptr.To[int32](1000)
 	r := &p.Spec.Containers[0].Resources
 	r.Requests = r.Requests.DeepCopy()
@@ -173,7 +173,7 @@ func (f *fixture) evicts(_ context.Context, _ client.Client, _ string, _, sub cl
 
 // holder asks for so much of a device, and the hundredth of its memory for each percent.
 func holder(name string, core v1alpha1.Percent, priority int32, edits ...func(*corev1.Pod)) *corev1.Pod {
-	p := objects.WithUID(objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(core, max(1, v1alpha1.MiB(core)*objects.DeviceMiB/100))}))
+	p := objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(core, max(1, v1alpha1.MiB(core)*objects.DeviceMiB/100))})
 	p.Spec.Priority = ptr.To(priority)
 	for _, e := range edits {
 		e(p)

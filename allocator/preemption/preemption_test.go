@@ -32,7 +32,7 @@ func TestPostFilter(t *testing.T) {
 		{"it ends nobody", [2]int32{5, 1}, func(p *corev1.Pod) { p.Spec.PreemptionPolicy = ptr.To(corev1.PreemptNever) }, ""},
 		{"no node is large enough", [2]int32{5, 1}, func(p *corev1.Pod) { *p = *newPod("p", "65") }, ""},
 		{"no device is", [2]int32{5, 1}, func(p *corev1.Pod) {
-			*p = *objects.WithUID(objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(10, objects.DeviceMiB+1)}))
+			*p = *objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(10, objects.DeviceMiB+1)})
 			p.Spec.Priority = ptr.To[int32](1000)
 		}, ""},
 	}

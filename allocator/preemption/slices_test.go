@@ -551,7 +551,7 @@ func TestReserveHead(t *testing.T) {
 	zone := objects.Node("m")
 	zone.Labels["zone"] = "none"
 	f.filters.SetNode(zone)
-	f.known.SetLedger(objects.WithStatus(objects.Ledger("m")))
+	f.known.SetLedger(objects.ReadyLedger("m"))
 	f.run(holder("low0", 90, 1), "m", 0)
 	f.run(holder("low1", 90, 1), "m", 1)
 	f.clock.Step(PassedOver - 1)

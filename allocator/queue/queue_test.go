@@ -24,7 +24,6 @@ import (
 	"vernier.dev/vernier/allocator/state/cache"
 	"vernier.dev/vernier/allocator/state/priority"
 	"vernier.dev/vernier/api/podrequest"
-
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -51,7 +50,7 @@ func newQueue(t *testing.T) *queueInTest {
 
 // add has the cache know of a pod, and the queue.
 func (q *queueInTest) add(name string, edits ...func(*corev1.Pod)) *corev1.Pod {
-	p := objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
+	p := objects.Single(name, objects.Share(10, 100))
 	p.UID, p.ResourceVersion = types.UID(name), "1"
 	for _, e := range edits {
 		e(p)
@@ -244,7 +243,7 @@ func TestMustWaitForTheOldest(t *testing.T) {
 // What pods of a class lack is known until there is more room, and not from before.
 func TestUnschedulableClasses(t *testing.T) {
 	pod := func(core v1alpha1.Percent, policy string) string {
-		p := objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(core, 10)})
+		p := objects.Single("p", objects.Share(core, 10))
 		p.Annotations[v1alpha1.AnnotationPolicy] = policy
 		return podrequest.EquivalenceClass(p)
 	}

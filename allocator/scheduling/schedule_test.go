@@ -44,7 +44,7 @@ func newScheduler(t *testing.T, nodes int) *schedulerInTest {
 	for i := range nodes {
 		node := objects.Node(fmt.Sprint("n", i))
 		filters.SetNode(node)
-		s.set(objects.WithStatus(objects.Ledger(node.Name)))
+		s.set(objects.ReadyLedger(node.Name))
 	}
 	return s
 }

@@ -18,6 +18,8 @@ import (
 	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // kube is an API server that knows two tokens: ann, who may, and eve.
@@ -74,9 +76,7 @@ func handler(t *testing.T, r *Review) http.Handler {
 			t.Error(err)
 		}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return h
 }
 

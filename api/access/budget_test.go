@@ -17,6 +17,8 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // flood sends as many unknown tokens as nobody's budget has room for, from one address or
@@ -39,9 +41,7 @@ func flood(t *testing.T, r *Review, addresses int) error {
 func TestHostileTokens_WhenAddressesFlood_KnownReaderReads(t *testing.T) {
 	s, now := &kube{}, clocktesting.NewFakePassiveClock(time.Now())
 	r := metricsReview(tokens{s}, rights{s}, now)
-	if err := r.Check(t.Context(), peer, "ann"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Check(t.Context(), peer, "ann"))
 	for second := range 600 {
 		flood(t, r, 2*maxSources)
 		from := peer
@@ -91,9 +91,7 @@ func TestHostileTokens_WhenAddressFloods_LogStaysEmpty(t *testing.T) {
 	s, lines := &kube{}, 0
 	r := metricsReview(tokens{s}, rights{s}, clocktesting.NewFakePassiveClock(time.Now()))
 	h, err := r.filter(funcr.New(func(string, string) { lines++ }, funcr.Options{}), http.NotFoundHandler())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for i := range 100 {
 		want := http.StatusUnauthorized
 		if i >= addressAtOnce {
@@ -112,9 +110,7 @@ func TestHostileTokens_WhenAddressFloods_LogStaysEmpty(t *testing.T) {
 func TestHostileTokens_WhenKnownTokenFloods_QuestionsAreBounded(t *testing.T) {
 	s, now := &kube{}, clocktesting.NewFakePassiveClock(time.Now())
 	r := metricsReview(tokens{s}, rights{s}, now)
-	if err := r.Check(t.Context(), peer, "ann"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Check(t.Context(), peer, "ann"))
 	now.SetTime(now.Now().Add(goodFor))
 	s.away = errors.New("away")
 	before := s.asked
@@ -167,13 +163,9 @@ func TestFilter_WhenClientIsThrottled_DoesNotQueue(t *testing.T) {
 	}))
 	defer server.Close()
 	f, err := filter(&rest.Config{Host: server.URL, QPS: 1e-6, Burst: 1}, server.Client())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	h, err := f(logr.Discard(), http.NotFoundHandler())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for range addressAtOnce {
 		if status, text := get(t, h, "Bearer guess"); status != http.StatusUnauthorized {
 			t.Errorf("%d: %s", status, text)

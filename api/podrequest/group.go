@@ -25,7 +25,7 @@ const (
 	LabelKueue        = "kueue.x-k8s.io/pod-group-name"
 	// AnnotationKueueTotal is how many pods the group has, in all.
 	AnnotationKueueTotal = "kueue.x-k8s.io/pod-group-total-count"
-	// AnnotationKueueFast, with value "true", asks for each pod to start as it
+	// AnnotationKueueFast, with value "true", asks for each pod to be ungated as it
 	// comes. Kueue writes it on the pods of StatefulSets, which are created one
 	// after the other.
 	AnnotationKueueFast = "kueue.x-k8s.io/pod-group-fast-admission"

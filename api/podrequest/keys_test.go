@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // writers are the packages that may name a key to look something up beside this one, and why.
@@ -57,9 +59,7 @@ func TestKeysAreReadHereAlone(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	for name := range writers {
 		if !used[name] {
@@ -88,9 +88,7 @@ func TestReads(t *testing.T) {
 		`list[0]`:                                                 0,
 	} {
 		file, err := parser.ParseFile(token.NewFileSet(), "", "package p\nimport \"vernier.dev/vernier/api/v1alpha1\"\nvar x = "+expr, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if got := reads(file); len(got) != want {
 			t.Errorf("%s: %v, want %d", expr, got, want)
 		}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // Pods of different classes fit on different devices.
@@ -85,9 +86,7 @@ func TestMisplaces(t *testing.T) {
 		"a": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: "GPU-1", MemMiB: 1}, {UUID: "GPU-2", MemMiB: 1}}},
 		"b": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: "GPU-3", MemMiB: 1}}}}}
 	text, err := placed.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for _, tt := range []struct {
 		text, container, uuid string
 		want                  bool

@@ -8,9 +8,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // list reads "gpu-core=30 cpu=2": names that start with gpu are ours.
@@ -23,9 +26,7 @@ func list(t *testing.T, text string) corev1.ResourceList {
 			name = api.Prefix + name
 		}
 		q, err := resource.ParseQuantity(value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		out[corev1.ResourceName(name)] = q
 	}
 	return out
@@ -157,5 +158,45 @@ func TestPodLevel(t *testing.T) {
 	}
 	if errs := PodLevel(corev1.ResourceRequirements{Limits: list(t, "cpu=1")}, field.NewPath("spec")); len(errs) > 0 {
 		t.Errorf("cpu alone: %v", errs)
+	}
+}
+
+func pod(edits ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Labels: map[string]string{}, Annotations: map[string]string{}}}
+	for _, e := range edits {
+		e(p)
+	}
+	return p
+}
+
+func label(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels[key] = value }
+}
+
+func annotation(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations[key] = value }
+}
+
+func native(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To(name)} }
+}
+
+func TestGroupOf(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pod  *corev1.Pod
+		want Group
+	}{
+		"alone":              {pod(), Group{}},
+		"native":             {pod(native("g")), Group{Native, "ns", "g"}},
+		"coscheduling":       {pod(label(LabelCoscheduling, "g")), Group{Coscheduling, "ns", "g"}},
+		"Kueue":              {pod(label(LabelKueue, "g")), Group{Kueue, "ns", "g"}},
+		"Kueue, one by one":  {pod(label(LabelKueue, "g"), annotation(AnnotationKueueFast, "true")), Group{}},
+		"all of them":        {pod(native("n"), label(LabelCoscheduling, "c"), label(LabelKueue, "k")), Group{Native, "ns", "n"}},
+		"two of them":        {pod(label(LabelCoscheduling, "c"), label(LabelKueue, "k")), Group{Coscheduling, "ns", "c"}},
+		"native, of no name": {pod(func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} }), Group{}},
+	} {
+		if got, is := GroupOf(tt.pod); got != tt.want || is != (tt.want != Group{}) {
+			t.Errorf("%s: %+v, %v, want %+v", name, got, is, tt.want)
+		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func TestParseAmounts(t *testing.T) {
@@ -121,9 +123,7 @@ func TestPercentNeverPromisesMore(t *testing.T) {
 			share := Percent(random.IntN(int(left))) + 1
 			left -= share
 			got, err := share.Of(device)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if exact := floor(share, device); int64(got) != exact {
 				t.Fatalf("%d percent of %d MiB is %d, want %d", share, device, got, exact)
 			}

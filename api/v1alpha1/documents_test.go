@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 const (
@@ -18,9 +20,7 @@ const (
 
 func TestParseShares(t *testing.T) {
 	doc, err := ParseShares(goodShares)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	want := &Shares{Version: Version, Containers: map[string]Share{
 		"train":   {GPUs: 2, Core: 30, MemPercent: 25},
 		"prepare": {GPUs: 1, MemMiB: 20480},
@@ -35,9 +35,7 @@ func TestParseShares(t *testing.T) {
 
 func TestParsePlacement(t *testing.T) {
 	doc, err := ParsePlacement(goodPlaced)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	want := &Placement{Version: Version, Node: "gpu-1", Containers: map[string]PlacedShare{
 		"train": {Mode: ModeLimiter, Devices: []PlacedDevice{{UUID: "GPU-1", Core: 30, MemMiB: 20480}, {UUID: "GPU-2", MemMiB: 1}}},
 	}}

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 func TestUnits(t *testing.T) {
@@ -130,9 +131,7 @@ func TestUnits_OfWholeGPUs_AreOnThem(t *testing.T) {
 // the API server refuse some.
 func TestHostileModels(t *testing.T) {
 	crd, err := os.ReadFile("../../deploy/chart/files/crds/vernier.dev_gpuclasses.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	found := regexp.MustCompile(`(?s) models:\n.*?pattern: (\S+)\n`).FindSubmatch(crd)
 	if found == nil {
 		t.Fatal("models have no pattern")

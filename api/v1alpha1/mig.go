@@ -25,7 +25,7 @@ type MIGPlace struct {
 	Size int32 `json:"size"`
 }
 
-// Overlaps reports whether two instances would lie on a memory slice both.
+// Overlaps reports whether two instances would share a memory slice.
 func (p MIGPlace) Overlaps(q MIGPlace) bool {
 	return p.Start < q.Start+q.Size && q.Start < p.Start+p.Size
 }

@@ -16,6 +16,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // ours are the names that other people see; TestNames finds one that is missing.
@@ -109,17 +111,13 @@ func TestNamesAreSpelledHereOnly(t *testing.T) {
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }
 
 func constants(t *testing.T, file string) []string {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var ids []string
 	for _, d := range parsed.Decls {
 		if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.CONST {
@@ -131,4 +129,138 @@ func constants(t *testing.T, file string) []string {
 		}
 	}
 	return ids
+}
+
+func TestEnvRuleOf(t *testing.T) {
+	for name, want := range map[string]struct{ shared, beside EnvRule }{
+		"NVIDIA_VISIBLE_DEVICES":     {EnvDropped, EnvDropped},
+		"CUDA_MPS_PIPE_DIRECTORY":    {EnvDropped, EnvPasses},
+		"CUDA_MPS_":                  {EnvDropped, EnvPasses},
+		"LD_PRELOAD":                 {EnvWarned, EnvPasses},
+		"LD_AUDIT":                   {EnvWarned, EnvPasses},
+		"VERNIER_SLICE":              {EnvReserved, EnvReserved},
+		"NVIDIA_DRIVER_CAPABILITIES": {EnvPasses, EnvPasses},
+		"NVIDIA_REQUIRE_CUDA":        {EnvPasses, EnvPasses},
+		"CUDA_VISIBLE_DEVICES":       {EnvPasses, EnvPasses},
+		"cuda_mps_pipe_directory":    {EnvPasses, EnvPasses},
+		"":                           {EnvPasses, EnvPasses},
+	} {
+		if got := EnvRuleOf(name, true); got != want.shared {
+			t.Errorf("%q with a share: %d, want %d", name, got, want.shared)
+		}
+		if got := EnvRuleOf(name, false); got != want.beside {
+			t.Errorf("%q beside a share: %d, want %d", name, got, want.beside)
+		}
+	}
+}
+
+func TestChoosesBeyond(t *testing.T) {
+	const a, b, other = "GPU-aaaa-1", "GPU-bbbb-2", "GPU-cccc-3"
+	for value, want := range map[string]bool{
+		"": false, "0": false, "1": false, "0,1": false, " 1 , 0 ": false, "2": true, "0,2": true,
+		"-1": false, "NoDevFiles": false, "none": false, "0,-1,7": false, "0,x,7": false,
+		a: false, "GPU-b": false, b + "," + a: false, other: true, a + "," + other: true, "GPU-aaaa-11": true,
+		"MIG-1": true, "99999999999999999999": true, "-99999999999999999999": false,
+		strings.Repeat("0,", 500_000) + "9": true,
+	} {
+		if got := ChoosesBeyond(value, []string{a, b}, false); got != want {
+			t.Errorf("%.40q of two devices: %t, want %t", value, got, want)
+		}
+	}
+	for value, want := range map[string]bool{"0": false, "MIG-1": false, "MIG-1,MIG-2": false, "1": true, other: true} {
+		if got := ChoosesBeyond(value, []string{a}, true); got != want {
+			t.Errorf("%q of an instance: %t, want %t", value, got, want)
+		}
+	}
+}
+
+// The reference names every reason of an event or of a condition of a pod that the
+// code has, and no other. Reasons are constants whose names begin with reason; what
+// tells of something is given one, and no text of its own.
+func TestReferenceOfEvents(t *testing.T) {
+	text := reference(t, "events.md")
+	inCode := map[string]bool{}
+	for _, part := range []string{"allocator", "nri-plugin", "webhook"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", part), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			for reason, name := range reasons(file) {
+				inCode[reason] = true
+				if !strings.Contains(text, "`"+reason+"`") {
+					t.Errorf("%s: %s is %s, which is not in docs/reference/events.md", path, name, reason)
+				}
+			}
+			for _, told := range loose(file) {
+				t.Errorf("%s: %s is told as it is: make it a constant whose name begins with reason, and list it in docs/reference/events.md", path, told)
+			}
+			return nil
+		})
+		must.Do(t, err)
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\|[^\n]*").FindAllString(text, -1) {
+		cells := strings.Split(row, "|")
+		of := cells[1] // of an event
+		if len(cells) == 6 {
+			of = cells[3] // of a condition
+		}
+		if reason := strings.Trim(of, " `"); strings.Contains(of, "`") && !inCode[reason] {
+			t.Errorf("docs/reference/events.md has %s, and the code has not", reason)
+		}
+	}
+	if len(inCode) < 10 {
+		t.Errorf("found only %v", inCode)
+	}
+}
+
+// reasons are the values of a file's constants for them, with the constants' names.
+func reasons(file *ast.File) map[string]string {
+	found := map[string]string{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, is := n.(*ast.ValueSpec)
+		if !is {
+			return true
+		}
+		for i, name := range spec.Names {
+			if !regexp.MustCompile(`^[rR]eason[A-Z]`).MatchString(name.Name) || i >= len(spec.Values) {
+				continue
+			}
+			if value, is := spec.Values[i].(*ast.BasicLit); is && value.Kind == token.STRING {
+				if text, err := strconv.Unquote(value.Value); err == nil {
+					found[text] = name.Name
+				}
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// loose are the words in CamelCase that a file gives to what writes events.
+func loose(file *ast.File) (told []string) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		call, is := n.(*ast.CallExpr)
+		if !is {
+			return true
+		}
+		method, is := call.Fun.(*ast.SelectorExpr)
+		if !is || !regexp.MustCompile(`^(tell|Warn|Event|Eventf|AnnotatedEventf)$`).MatchString(method.Sel.Name) {
+			return true
+		}
+		for i, arg := range call.Args {
+			// The API's Eventf takes an action behind the reason.
+			if method.Sel.Name == "Eventf" && i == 4 {
+				continue
+			}
+			if value, is := arg.(*ast.BasicLit); is && regexp.MustCompile(`^"[A-Z][A-Za-z]+"$`).MatchString(value.Value) {
+				told = append(told, value.Value)
+			}
+		}
+		return true
+	})
+	return told
 }

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // The reference names everything that a user meets, and its documents are ones
@@ -54,9 +56,7 @@ func TestReferenceOfLedger(t *testing.T) {
 func reference(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return string(text)
 }
 

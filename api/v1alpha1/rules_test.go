@@ -12,9 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 )
 
 // Invariant 1: the API server refuses a ledger whose slices exceed their device,
@@ -114,4 +116,105 @@ func TestRules(t *testing.T) {
 		})
 	}
 	testHoldRules(t, c)
+}
+
+// testHoldRules asserts Invariant 1 for what is held: to the API server a held slice
+// is as much as any other.
+func testHoldRules(t *testing.T, c client.Client) {
+	spec := func(other v1alpha1.Slice, holds ...v1alpha1.Hold) v1alpha1.SliceLedgerSpec {
+		held := v1alpha1.Slice{Pod: "held", Owner: "ns/a", Ctr: "main", Core: 60, Mem: 600}
+		other.Pod, other.Owner, other.Ctr = "other", "ns/b", "main"
+		return v1alpha1.SliceLedgerSpec{Holds: holds,
+			Devices: []v1alpha1.DeviceLedger{{UUID: "GPU-1", Core: 100, Mem: 1000, Slices: []v1alpha1.Slice{held, other}}}}
+	}
+	hold := func(owner string, pods ...types.UID) v1alpha1.Hold {
+		return v1alpha1.Hold{Owner: owner, Until: metav1.Now(), Pods: pods}
+	}
+	gang := hold("PodGroup/ns/gang", "held")
+	for name, test := range map[string]struct {
+		spec    v1alpha1.SliceLedgerSpec
+		refusal string
+	}{
+		"the rest beside what is held": {spec(v1alpha1.Slice{Core: 40, Mem: 400}, gang), ""},
+		"more compute than the rest":   {spec(v1alpha1.Slice{Core: 41, Mem: 400}, gang), "more compute than the device has"},
+		"more memory than the rest":    {spec(v1alpha1.Slice{Core: 40, Mem: 401}, gang), "more memory than the device has"},
+		"for nobody":                   {spec(v1alpha1.Slice{Mem: 1}, hold("PodGroup/ns/gang")), "pods"},
+		"of nobody":                    {spec(v1alpha1.Slice{Mem: 1}, hold("", "held")), "owner"},
+	} {
+		t.Run("hold/"+name, func(t *testing.T) {
+			err := c.Create(t.Context(), &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}, Spec: test.spec})
+			switch {
+			case test.refusal == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case test.refusal != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), test.refusal)):
+				t.Errorf("got %v, want a refusal that says %q", err, test.refusal)
+			}
+		})
+	}
+}
+
+func TestGPUClassRules(t *testing.T) {
+	c := apiserver.Client(t, apiserver.Start(t, apiserver.Options{}))
+	class := func(name string, edit func(*v1alpha1.GPUClassSpec)) *v1alpha1.GPUClass {
+		of := &v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.GPUClassSpec{
+			Models: []string{"NVIDIA H100 80GB HBM3"}, Unit: v1alpha1.GPUUnit{Core: 25, MemMiB: 20480}}}
+		if edit != nil {
+			edit(&of.Spec)
+		}
+		return of
+	}
+	for name, tt := range map[string]struct {
+		class *v1alpha1.GPUClass
+		want  string
+	}{
+		"gold":             {class("gold", nil), ""},
+		"32 characters":    {class(strings.Repeat("g", 32), nil), ""},
+		"without memory":   {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Unit.MemMiB = 0 }), ""},
+		"all fields":       {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Mode, s.Topology = "mig", "nvlink:required" }), ""},
+		"whole GPUs":       {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Mode, s.Unit = "exclusive", v1alpha1.GPUUnit{Core: 100} }), ""},
+		"core":             {class("core", nil), "none of core, mem and mem-mib"},
+		"mem":              {class("mem", nil), "none of core, mem and mem-mib"},
+		"mem-mib":          {class("mem-mib", nil), "none of core, mem and mem-mib"},
+		"33 characters":    {class(strings.Repeat("g", 33), nil), "DNS label of at most 32"},
+		"two labels":       {class("gold.h100", nil), "DNS label of at most 32"},
+		"no models":        {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Models = []string{} }), "spec.models"},
+		"many models":      {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Models = make([]string, 17) }), "spec.models"},
+		"a negated model":  {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Models[0] = "!H100" }), "spec.models[0]"},
+		"a list as model":  {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Models[0] = "H100,H200" }), "spec.models[0]"},
+		"an escape":        {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Models[0] = "H100\x1b[2J" }), "spec.models[0]"},
+		"a line break":     {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Models[0] = "H100\n" }), "spec.models[0]"},
+		"a C1 control":     {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Models[0] = "H100\u009b2J" }), "spec.models[0]"},
+		"no compute":       {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Unit.Core = 0 }), "spec.unit.core"},
+		"much compute":     {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Unit.Core = 101 }), "spec.unit.core"},
+		"unknown mode":     {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Mode = "hard" }), "spec.mode"},
+		"part, exclusive":  {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Mode = "exclusive" }), "mode exclusive gives whole GPUs"},
+		"unknown topology": {class("gold", func(s *v1alpha1.GPUClassSpec) { s.Topology = "near" }), "spec.topology"},
+	} {
+		err := c.Create(t.Context(), tt.class, client.DryRunAll)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
+		}
+	}
+	gold := class("gold", nil)
+	must.Do(t, c.Create(t.Context(), gold))
+	if gold.Spec.Mode != v1alpha1.ModeAuto {
+		t.Errorf("mode %q without one, want auto", gold.Spec.Mode)
+	}
+	for name, tt := range map[string]struct {
+		edit func(*v1alpha1.GPUClassSpec)
+		want string
+	}{
+		"mode":     {func(s *v1alpha1.GPUClassSpec) { s.Mode = "mps" }, ""},
+		"topology": {func(s *v1alpha1.GPUClassSpec) { s.Topology = "numa" }, ""},
+		"models":   {func(s *v1alpha1.GPUClassSpec) { s.Models = append(s.Models, "NVIDIA H200") }, "spec.models: Invalid value: cannot change"},
+		"compute":  {func(s *v1alpha1.GPUClassSpec) { s.Unit.Core = 50 }, "cannot change, pods have what it says: make another class"},
+		"memory":   {func(s *v1alpha1.GPUClassSpec) { s.Unit.MemMiB = 0 }, "cannot change, pods have what it says: make another class"},
+	} {
+		now := gold.DeepCopy()
+		tt.edit(&now.Spec)
+		err := c.Update(t.Context(), now, client.DryRunAll)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("another %s: %v, want %q", name, err, tt.want)
+		}
+	}
 }

@@ -123,20 +123,6 @@ func DeviceSetOf(positions []int) DeviceSet {
 	return DeviceSet(b.String())
 }
 
-// Positions are the set's, in order. A text that is no set of positions below MaxDevices, in
-// order, is an error.
-func (s DeviceSet) Positions() ([]int, error) {
-	mask, err := s.mask()
-	if err != nil {
-		return nil, err
-	}
-	all := make([]int, 0, bits.OnesCount32(mask))
-	for ; mask != 0; mask &= mask - 1 {
-		all = append(all, bits.TrailingZeros32(mask))
-	}
-	return all, nil
-}
-
 // mask has a bit for each position. It allocates nothing: every view of a ledger reads its sets.
 func (s DeviceSet) mask() (mask uint32, err error) {
 	next := 0

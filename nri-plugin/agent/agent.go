@@ -123,9 +123,9 @@ type agent struct {
 	auditor    *audit.Auditor
 	sampler    *audit.Sampler
 	report     reporter
-	// toldDriver is the version of the driver that was told of; the writer's alone.
-	toldDriver string
-	batch      *batch.Keeper
+	// reportedDriver is the driver version of the last event; the writer's alone.
+	reportedDriver string
+	batch          *batch.Keeper
 	// rdma is the watcher's alone.
 	rdma rdma.Watch
 	// unobserved has an entry when running containers are to be looked at once more.

@@ -24,6 +24,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/capacity"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/hooks"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 )
 
@@ -108,9 +109,7 @@ func testCapacity(t *testing.T, c *cluster) {
 		delete(node.Status.Capacity, name)
 		node.Status.Allocatable[name] = resource.MustParse("0")
 	}
-	if err := c.admin.Status().Update(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.admin.Status().Update(t.Context(), node))
 	n.awaitCapacity(t, 2)
 	if got := n.node(t).Status.Capacity[corev1.ResourceCPU]; got.String() != "8" {
 		t.Errorf("the node has %s CPUs, want 8: only our resources are ours", got.String())
@@ -174,9 +173,7 @@ func testReleaseFinished(t *testing.T, c *cluster) {
 		t.Fatalf("Invariant 4: released %v between two runs of a container", l.Status.Released)
 	}
 	pod.Status.Phase = corev1.PodSucceeded
-	if err := c.admin.Status().Update(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.admin.Status().Update(t.Context(), pod))
 	n.awaitLedger(t, "it is released", func(l *v1alpha1.SliceLedger) bool {
 		return slices.Equal(l.Status.Released, []types.UID{pod.UID})
 	})
@@ -233,9 +230,7 @@ func testLedgerDeleted(t *testing.T, c *cluster) {
 	n := c.newNode(t)
 	n.start(t)
 	before := n.awaitLedger(t, "it is there", func(*v1alpha1.SliceLedger) bool { return true })
-	if err := c.admin.Delete(t.Context(), before); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.admin.Delete(t.Context(), before))
 	n.awaitLedger(t, "it is there again", func(l *v1alpha1.SliceLedger) bool {
 		return l.UID != before.UID && len(l.Status.Devices) == 2
 	})

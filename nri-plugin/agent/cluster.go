@@ -7,14 +7,18 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	eventsclient "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -193,4 +197,99 @@ func (r reporter) ledger(node, reason, action, message string) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "SliceLedger"},
 		ObjectMeta: metav1.ObjectMeta{Name: node},
 	}, nil, corev1.EventTypeNormal, reason, action, "%s", message)
+}
+
+const (
+	// reasonStatic: a static pod asks for a share, in vain.
+	reasonStatic = "StaticPodWithShare"
+	// annotationInVain is on our own copy of such a pod: the container that asks.
+	annotationInVain = v1alpha1.Prefix + "asks-in-vain"
+)
+
+// inVain marks a static pod that asks for a share, and has nothing for others. The kubelet
+// starts such a pod from a manifest on the node, without asking anybody: there is no grant,
+// and its containers see no GPU. The runtime hears of no requests, so the pod that the
+// kubelet shows the API server for it tells.
+func inVain(pod *corev1.Pod) map[string]string {
+	own, static := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	if !static {
+		return nil
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if len(v1alpha1.Asked(c.Resources.Requests)) > 0 {
+			return map[string]string{annotationInVain: c.Name, corev1.MirrorPodAnnotationKey: own}
+		}
+	}
+	return nil
+}
+
+// tellStatic tells of a static pod that asks in vain. The event is of the UID that the pod has
+// on its node, as the kubelet's own are: kubectl describe looks for that.
+func tellStatic(object any, report hooks.Reporter) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok || pod.Annotations[annotationInVain] == "" {
+		return
+	}
+	container := pod.Annotations[annotationInVain]
+	own := types.UID(pod.Annotations[corev1.MirrorPodAnnotationKey])
+	report.Warn(hooks.PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: own, Container: container}, reasonStatic,
+		"container "+container+" asks for a share, and a static pod gets none: it sees no GPU. Take the request out of the manifest on the node, or run it in a DaemonSet or a Deployment")
+}
+
+// newRecorder makes a recorder of events that name this node as reportingInstance: an
+// admission policy lets the node's token write no others. It records until ctx ends.
+func newRecorder(ctx context.Context, mgr manager.Manager, node string) (events.EventRecorder, error) {
+	client, err := eventsclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("setting up events: %w", err)
+	}
+	broadcaster := events.NewBroadcaster(nodeSink{&events.EventSinkImpl{Interface: client}, reportingInstance(node)})
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return nil, fmt.Errorf("setting up events: %w", err)
+	}
+	context.AfterFunc(ctx, broadcaster.Shutdown)
+	return broadcaster.NewRecorder(mgr.GetScheme(), v1alpha1.NodeServiceAccount), nil
+}
+
+// maxInstance is how many bytes the API server takes as an event's reportingInstance.
+const maxInstance = 128
+
+// reportingInstance is the node's name, as far as it fits. The admission policy
+// vernier-node-events cuts it likewise.
+func reportingInstance(node string) string { return node[:min(len(node), maxInstance)] }
+
+// nodeSink writes events under a reportingInstance of its own; client-go's recorder takes the
+// hostname, which is the pod's.
+type nodeSink struct {
+	events.EventSink
+	instance string
+}
+
+func (s nodeSink) Create(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
+	own := e.DeepCopy()
+	own.ReportingInstance = s.instance
+	return renamed(e)(s.EventSink.Create(ctx, own))
+}
+
+func (s nodeSink) Update(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
+	own := e.DeepCopy()
+	own.ReportingInstance = s.instance
+	return renamed(e)(s.EventSink.Update(ctx, own))
+}
+
+// Patch needs no change of the patch, which is of the series only.
+func (s nodeSink) Patch(ctx context.Context, e *eventsv1.Event, patch []byte) (*eventsv1.Event, error) {
+	return renamed(e)(s.EventSink.Patch(ctx, e, patch))
+}
+
+// renamed gives the server's answer the recorder's own reportingInstance, by which it finds
+// repeated events again.
+func renamed(e *eventsv1.Event) func(*eventsv1.Event, error) (*eventsv1.Event, error) {
+	return func(answer *eventsv1.Event, err error) (*eventsv1.Event, error) {
+		if answer != nil {
+			answer = answer.DeepCopy()
+			answer.ReportingInstance = e.ReportingInstance
+		}
+		return answer, err
+	}
 }

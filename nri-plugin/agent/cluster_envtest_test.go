@@ -37,6 +37,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/mode/mps"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 )
 
@@ -59,13 +60,9 @@ func newCluster(t *testing.T) *cluster {
 	config := apiserver.Start(t, apiserver.Options{Manifests: []string{
 		"namespace.yaml", "rbac/node.yaml", "admission/policy.yaml", "admission/node-policy.yaml"}})
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)))
 	admin, err := client.New(config, client.Options{Scheme: scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return &cluster{config: config, admin: admin}
 }
 
@@ -84,17 +81,13 @@ func (c *cluster) createPod(t *testing.T, name, node string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "image"}}},
 	}
-	if err := c.admin.Create(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.admin.Create(t.Context(), pod))
 	return pod
 }
 
 func (c *cluster) delete(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
-	if err := c.admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
 }
 
 // node is one node: its agent, its runtime and its GPUs.
@@ -113,29 +106,21 @@ func (c *cluster) newNode(t *testing.T) *node {
 	t.Helper()
 	c.nodes++
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + strconv.Itoa(c.nodes)}}
-	if err := c.admin.Create(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.admin.Create(t.Context(), object))
 	object.Status.Capacity = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8")}
 	object.Status.Allocatable = object.Status.Capacity
-	if err := c.admin.Status().Update(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.admin.Status().Update(t.Context(), object))
 	dir := t.TempDir()
 	nritest.UnmountAfter(t, dir)
 	library := filepath.Join(dir, "libvgpu.so")
-	if err := os.WriteFile(library, []byte("library"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(library, []byte("library"), 0o600))
 	n := &node{cluster: c, name: object.Name, uid: object.UID, runtime: nritest.Start(t), gpus: newGPUs()}
 	n.wire = n.runtime.ThroughWire(t)
 	config := apiserver.AsServiceAccount(c.config, v1alpha1.NodeServiceAccount)
 	// What the API server knows of the token of a pod on the node.
 	config.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {n.name}}
 	processors, err := cgroup.NewProcessors("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	n.options = Options{
 		Node: n.name, Config: config,
 		NRISocket: n.runtime.Socket, StateDir: filepath.Join(dir, "state"), LimiterLibrary: library,
@@ -208,18 +193,14 @@ func (n *node) awaitReleased(t *testing.T, pod types.UID, want bool) {
 func (n *node) node(t *testing.T) *corev1.Node {
 	t.Helper()
 	object := &corev1.Node{}
-	if err := n.admin.Get(t.Context(), client.ObjectKey{Name: n.name}, object); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.admin.Get(t.Context(), client.ObjectKey{Name: n.name}, object))
 	return object
 }
 
 func (n *node) ledger(t *testing.T) *v1alpha1.SliceLedger {
 	t.Helper()
 	l := &v1alpha1.SliceLedger{}
-	if err := n.admin.Get(t.Context(), client.ObjectKey{Name: n.name}, l); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.admin.Get(t.Context(), client.ObjectKey{Name: n.name}, l))
 	return l
 }
 
@@ -262,9 +243,7 @@ func (n *node) edit(t *testing.T, uuid string, change func(*v1alpha1.DeviceLedge
 		change(&l.Spec.Devices[at])
 		return n.admin.Update(t.Context(), l)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }
 
 func (n *node) grant(t *testing.T, pod types.UID, owner string) {
@@ -308,9 +287,7 @@ func (n *node) runPod(t *testing.T, name string) (*corev1.Pod, *api.PodSandbox, 
 		}
 		return err == nil
 	})
-	if err := n.runtime.StartContainer(sandbox, c); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.runtime.StartContainer(sandbox, c))
 	return pod, sandbox, c
 }
 
@@ -341,7 +318,7 @@ type gpus struct {
 
 func newGPUs() *gpus { return &gpus{driver: "615", limits: map[string]v1alpha1.MiB{}} }
 
-// break1 makes the second one ill, or well again.
+// break1 makes the second one unhealthy, or healthy again.
 func (g *gpus) break1(reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -428,4 +405,89 @@ func (g *gpus) hang() (answers func()) {
 func (g *gpus) WaitEvent(timeout time.Duration) bool {
 	<-time.After(timeout)
 	return false
+}
+
+// A node advertises the units that it has of each class, 0 where it has none of its models. Those
+// of a class that is deleted stay with the last pod that asks for them, and go after it.
+func testClasses(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	n.start(t)
+	n.awaitCapacity(t, 2)
+	class := func(name, model string) *v1alpha1.GPUClass {
+		of := &v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: v1alpha1.GPUClassSpec{Models: []string{model}, Unit: v1alpha1.GPUUnit{Core: 10}}}
+		must.Do(t, c.admin.Create(t.Context(), of))
+		return of
+	}
+	gold, _ := class("gold", "A100"), class("other", "none of these")
+	units := func(name, want string) {
+		t.Helper()
+		n.await(t, "the node has "+want+" units of "+name, func() bool {
+			status := n.node(t).Status
+			capacity, has := status.Capacity[v1alpha1.ClassResource(name)]
+			allocatable, hasToo := status.Allocatable[v1alpha1.ClassResource(name)]
+			return has == hasToo && has == (want != "") && (!has || capacity.String() == want && allocatable.String() == want)
+		})
+	}
+	units("gold", "20")
+	units("other", "0")
+	// A static pod, which needs no admission.
+	kubelet := apiserver.Client(t, apiserver.As(c.config, "system:node:"+n.name, "system:nodes", "system:masters"))
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "of-a-class", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "hash"}}, Spec: corev1.PodSpec{NodeName: n.name,
+		Containers: []corev1.Container{{Name: "main", Image: "none", Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{v1alpha1.ClassResource("gold"): resource.MustParse("3")}}}}}}
+	must.Do(t, kubelet.Create(t.Context(), pod))
+	must.Do(t, c.admin.Delete(t.Context(), gold))
+	units("gold", "3")
+	must.Do(t, c.admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
+	units("gold", "")
+	units("other", "0")
+}
+
+// A device is put into MIG mode only on a node that is labelled for it, and only while
+// nothing is on it; nothing can be granted there while it is done, and what was granted
+// just before keeps the device.
+func testMIGMode(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	n.gpus.processes = map[string][]int{gpu1: {7}}
+	var during []v1alpha1.DeviceStatus
+	n.gpus.switched = func(uuid string) {
+		i := slices.IndexFunc(n.ledger(t).Status.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == uuid })
+		during = append(during, n.ledger(t).Status.Devices[i])
+	}
+	label := func(value string) {
+		t.Helper()
+		object := n.node(t)
+		patch := client.MergeFrom(object.DeepCopy())
+		object.Labels = map[string]string{v1alpha1.LabelMIGMode: value}
+		must.Do(t, n.admin.Patch(t.Context(), object, patch))
+	}
+	in := func() (all []string) {
+		for _, d := range n.ledger(t).Status.Devices {
+			if d.MIG == v1alpha1.MIGEnabled {
+				all = append(all, d.UUID)
+			}
+		}
+		return all
+	}
+	n.start(t)
+	n.awaitLedger(t, "the devices show", func(l *v1alpha1.SliceLedger) bool { return len(l.Status.Devices) == 2 })
+	granted := n.createPod(t, n.name+"-granted", n.name)
+	n.grant(t, granted.UID, "default/"+granted.Name)
+	label("other")
+	n.settled(t)
+	label(v1alpha1.LabelMIGModeEnabled)
+	n.settled(t)
+	if got := in(); len(got) != 0 {
+		t.Errorf("%v are in MIG mode: one has a slice, the other a process", got)
+	}
+	n.delete(t, granted)
+	n.revoke(t, granted.UID)
+	n.await(t, "the empty device is in MIG mode", func() bool { return slices.Equal(in(), []string{gpu0}) })
+	if len(during) != 1 || during[0].UUID != gpu0 || during[0].Healthy || during[0].Reason != "it is being put into MIG mode" {
+		t.Errorf("while it was switched the ledger showed %+v", during)
+	}
+	n.await(t, "it takes slices again", func() bool {
+		return slices.ContainsFunc(n.ledger(t).Status.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == gpu0 && d.Healthy })
+	})
 }

@@ -7,13 +7,18 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -23,9 +28,11 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/hooks"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/release"
+	"vernier.dev/vernier/test/must"
 )
 
 // written are the events that reach the API server, and what is changed of them.
@@ -60,9 +67,7 @@ func TestContainersAreWarnedEach(t *testing.T) {
 	w := written{make(chan *eventsv1.Event, 8), make(chan *eventsv1.Event, 8)}
 	broadcaster := events.NewBroadcaster(w)
 	defer broadcaster.Shutdown()
-	if err := broadcaster.StartRecordingToSinkWithContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, broadcaster.StartRecordingToSinkWithContext(t.Context()))
 	r := reporter{broadcaster.NewRecorder(scheme.Scheme, "vernier-node")}
 	for _, name := range []string{"main", "helper", "main"} {
 		r.warnOf(mode.Container{Pod: "uid", Owner: "team/pod", Name: name}, "MPSServerFault", "its work has ended")
@@ -97,9 +102,7 @@ func TestNotThrottled(t *testing.T) {
 	defer server.Close()
 	given := &rest.Config{Host: server.URL}
 	mgr, err := newManager(Options{Node: "n", Config: given, MetricsAddr: "0", HealthAddr: "0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if got := mgr.GetConfig(); got.QPS >= 0 || got.RateLimiter != nil || given.QPS != 0 {
 		t.Errorf("at most %v requests a second, limiter %v; given %v", got.QPS, got.RateLimiter, given.QPS)
 	}
@@ -132,9 +135,7 @@ func TestPodsWithoutSlicesAreNotLookedAt(t *testing.T) {
 	for _, uid := range []types.UID{"ordinary", "shares", "ordinary"} {
 		a.podChanged(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}, false)
 	}
-	if err := a.releaser.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, a.releaser.Run(ctx))
 	if want := []types.UID{"shares"}; !slices.Equal(looked, want) {
 		t.Errorf("looked at %q, want %q", looked, want)
 	}
@@ -144,10 +145,94 @@ func TestPodsWithoutSlicesAreNotLookedAt(t *testing.T) {
 func TestDeletionIsKept(t *testing.T) {
 	now, grace := metav1.Now(), int64(7)
 	kept, err := slimPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now, DeletionGracePeriodSeconds: &grace}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if pod := kept.(*corev1.Pod); pod.DeletionTimestamp == nil || pod.DeletionGracePeriodSeconds == nil || *pod.DeletionGracePeriodSeconds != 7 {
 		t.Errorf("kept %+v", pod.ObjectMeta)
+	}
+}
+
+// Only a process of the container is ended, whatever number the runtime names.
+func TestKill(t *testing.T) {
+	process := exec.Command("sleep", "600")
+	must.Do(t, process.Start())
+	t.Cleanup(func() { _ = process.Process.Kill() })
+	pid := uint32(process.Process.Pid)
+	for name, c := range map[string]struct {
+		pid       uint32
+		container string
+		says      string
+	}{
+		"another's process": {pid, "0123456789abcdef", "not of container"},
+		"no process":        {0, "0123456789abcdef", "no process"},
+		"no container":      {pid, "", "no process"},
+	} {
+		if err := kill(c.pid, c.container); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q", name, err, c.says)
+		}
+	}
+	text, err := os.ReadFile("/proc/self/cgroup")
+	must.Do(t, err)
+	own, _, _ := strings.Cut(string(text), "\n")
+	must.Do(t, kill(pid, own))
+	if err := process.Wait(); err == nil || process.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("the process ended with %v, want SIGKILL", err)
+	}
+}
+
+type warnings []string
+
+func (w *warnings) Warn(pod hooks.PodRef, reason, message string) {
+	*w = append(*w, pod.Namespace+"/"+pod.Name+" "+string(pod.UID)+" "+pod.Container+" "+reason+": "+message)
+}
+
+// A static pod that asks for a share is told that it gets none, where kubectl describe looks
+// for its events, and no other pod is.
+func TestStaticPodsAreTold(t *testing.T) {
+	told := warnings{}
+	for name, of := range map[string]struct {
+		annotation string
+		asks       corev1.ResourceName
+	}{
+		"static": {corev1.MirrorPodAnnotationKey, v1alpha1.ResourceCore}, "asks-nothing": {corev1.MirrorPodAnnotationKey, corev1.ResourceCPU},
+		"usual": {"other", v1alpha1.ResourceCore},
+	} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "shown", Annotations: map[string]string{of.annotation: "own"}}}
+		p.Spec.Containers = []corev1.Container{{Name: "side"}, {Name: "main", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{of.asks: resource.MustParse("10")}}}}
+		slim, err := slimPod(p)
+		must.Do(t, err)
+		tellStatic(slim, &told)
+	}
+	tellStatic(&v1alpha1.SliceLedger{}, &told)
+	if len(told) != 1 || !strings.HasPrefix(told[0], "ns/static own main StaticPodWithShare: container main asks for a share, and a static pod gets none") {
+		t.Errorf("told %q", told)
+	}
+}
+
+// The admission policy vernier-node-events lets the node's token write no other events. One
+// that repeats is one event with a count, as client-go makes it.
+func TestEventsNameTheNode(t *testing.T) {
+	w := written{make(chan *eventsv1.Event, 8), make(chan *eventsv1.Event, 8)}
+	broadcaster := events.NewBroadcaster(nodeSink{w, reportingInstance("gpu-1")})
+	defer broadcaster.Shutdown()
+	must.Do(t, broadcaster.StartRecordingToSinkWithContext(t.Context()))
+	r := reporter{broadcaster.NewRecorder(scheme.Scheme, "vernier-node")}
+	for range 3 {
+		r.warnOf(mode.Container{Pod: "uid", Owner: "team/pod", Name: "main"}, "MPSServerFault", "its work has ended")
+	}
+	if e := next(t, w.made); e.ReportingController != "vernier-node" || e.ReportingInstance != "gpu-1" {
+		t.Errorf("written by %s of %s, want vernier-node of gpu-1", e.ReportingController, e.ReportingInstance)
+	}
+	if again := next(t, w.changed); again.Series == nil {
+		t.Errorf("the second time it is %+v, want a series", again)
+	}
+	if n := len(w.made); n > 0 {
+		t.Errorf("%d events more", n)
+	}
+}
+
+func TestReportingInstance_WhenNameIsLong_IsCut(t *testing.T) {
+	if got := reportingInstance(strings.Repeat("n", 253)); len(got) != 128 {
+		t.Errorf("%d characters, want as many as the API server takes", len(got))
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // kill ends the first process of a container, and with it the container. The
 // process is held by a descriptor before it is compared with the container, so
-// that a number which is given to another process meanwhile harms nobody. It
+// that a number which is given to another process harms nobody. It
 // needs the host's PID namespace.
 func kill(pid uint32, container string) error {
 	if pid == 0 || container == "" {

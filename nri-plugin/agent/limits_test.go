@@ -17,6 +17,7 @@ import (
 
 	"vernier.dev/vernier/nri-plugin/batch"
 	"vernier.dev/vernier/nri-plugin/hooks"
+	"vernier.dev/vernier/test/must"
 )
 
 // cached is a cache with one pod in it.
@@ -50,9 +51,7 @@ func TestCPULimit(t *testing.T) {
 		},
 	}
 	slim, err := slimPod(pod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if c := slim.(*corev1.Pod).Spec.InitContainers[0]; c.Image != "" || len(c.Resources.Limits) != 1 {
 		t.Errorf("the cache keeps %+v", c)
 	}
@@ -60,9 +59,7 @@ func TestCPULimit(t *testing.T) {
 	resources := limited("4")
 	whole.Spec.Resources = &resources
 	slimWhole, err := slimPod(whole)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for _, c := range []struct {
 		name, pod string
 		uid       types.UID

@@ -105,7 +105,7 @@ func inFull(g, device ledger.Grant) ledger.Grant {
 // holdings are what the pods would hold of a device with the container entered.
 func (t *ContainerTable) holdings(e Entry, device ledger.Grant) map[types.UID]holding {
 	// A container that is started again counts once: the end of its predecessor
-	// may not have been told yet.
+	// may not have been reported yet.
 	held := map[ledger.Key]ledger.Grant{}
 	owners := map[types.UID]string{}
 	add := func(e Entry) {
@@ -142,7 +142,7 @@ func (t *ContainerTable) holdings(e Entry, device ledger.Grant) map[types.UID]ho
 		most[key.Pod] = m
 	}
 	// A pod holds at most what the ledger books for it: an init container whose
-	// end has not been told yet does not run beside those that reuse its part.
+	// end has not been reported yet does not run beside those that reuse its part.
 	for pod, h := range pods {
 		h.core, h.mem = min(h.core, most[pod].PodCore), min(h.mem, most[pod].PodMem)
 		pods[pod] = h

@@ -13,6 +13,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/test/must"
 )
 
 // slice of a device of 1000 MiB; the ledger books no more for the pod.
@@ -104,9 +105,7 @@ func TestAttachCountsTheDevice(t *testing.T) {
 			b.Reset(c.entered)
 			err := b.Attach(c.next)
 			if len(c.says) == 0 {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				return
 			}
 			if err == nil {

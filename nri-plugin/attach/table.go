@@ -2,7 +2,7 @@
 
 // Package attach owns the table of containers that hold slices at the runtime
 // now, and the sum of what they hold of each device. Its fence keeps a
-// pod whose slices are being given back from starting another. All are under one
+// pod whose slices are being given back from starting another container. All are under one
 // lock: between the last look at the table and the fence, or the entry, no
 // container can slip in.
 //
@@ -47,8 +47,8 @@ type Entry struct {
 }
 
 // ContainerTable of the containers that hold slices. Fields that are set are called outside the
-// lock: Changed after every change with the pod's UID, Ended with every container that is
-// removed.
+// lock: Changed after every change with the pod's UID, Ended with every
+// container that is removed.
 type ContainerTable struct {
 	Changed func(types.UID)
 	Ended   func(mode.Container)

@@ -14,6 +14,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/numa"
+	"vernier.dev/vernier/test/must"
 )
 
 func entry(pod, id string) Entry {
@@ -88,9 +89,7 @@ func TestEndsAreTold(t *testing.T) {
 	b.Ended = func(c mode.Container) { ended = append(ended, c.ID) }
 	b.Changed = func(pod types.UID) { changed = append(changed, pod) }
 	for _, e := range []Entry{entry("a", "1"), entry("b", "2"), entry("c", "3")} {
-		if err := b.Attach(e); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, b.Attach(e))
 	}
 	b.Detach("1")
 	b.Detach("1")

@@ -36,7 +36,7 @@ const ReasonProcess = "UnenforcedProcess"
 const (
 	// period between looks.
 	period = 10 * time.Second
-	// quiet is how long a container is not told again of what it was told and
+	// quiet is how long a container is not warned again of what it was warned of and
 	// has stopped doing: one that goes in and out must not fill the event list.
 	quiet = 10 * time.Minute
 )
@@ -69,7 +69,7 @@ type Auditor struct {
 	// suspects are the processes of the look before. One that ends loses its mark
 	// before it leaves the driver's list, so it takes two looks to tell.
 	suspects map[suspect]bool
-	told     map[place]time.Time
+	warned   map[place]time.Time
 
 	round  round
 	bounds bounds // of a look at descriptors; usual if zero
@@ -209,12 +209,12 @@ func (a *Auditor) enforced(u user, marked map[string]map[int]bool) bool {
 
 func (a *Auditor) publish(found map[place][]user) {
 	now := a.Now()
-	if a.told == nil {
-		a.told = map[place]time.Time{}
+	if a.warned == nil {
+		a.warned = map[place]time.Time{}
 	}
-	for at, last := range a.told {
+	for at, last := range a.warned {
 		if found[at] == nil && now.Sub(last) > quiet {
-			delete(a.told, at)
+			delete(a.warned, at)
 		}
 	}
 	var findings []Finding
@@ -225,10 +225,10 @@ func (a *Auditor) publish(found map[place][]user) {
 		}
 		first := users[0]
 		findings = append(findings, Finding{Holder: first.holder, UUID: at.uuid, Processes: len(users)})
-		if _, before := a.told[at]; !before {
+		if _, before := a.warned[at]; !before {
 			a.tell(first, did)
 		}
-		a.told[at] = now
+		a.warned[at] = now
 	}
 	a.mu.Lock()
 	a.findings = findings

@@ -5,10 +5,13 @@ package audit
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +26,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/mode/exclusive"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -233,5 +237,139 @@ func TestEventPerChange(t *testing.T) {
 	n.Look()
 	if len(n.Findings()) != 1 {
 		t.Errorf("found %v without NVML", n.Findings())
+	}
+}
+
+// A process that evades the limiter is ended where the operator wants it, once two looks have
+// found it, and no other: not one that is limited, nor one whose container may have been given
+// the GPU past Vernier, nor what has its number by then.
+func TestHostileUnenforced(t *testing.T) {
+	for name, c := range map[string]struct {
+		container, uuid string
+		off             bool
+		prepare         func(n *node, pid int)
+		between         func(n *node, pid int)
+		ends            bool
+	}{
+		"past the limiter":                     {container: "limited", uuid: gpu0, ends: true},
+		"with a slice of another device":       {container: "limited", uuid: gpu1, ends: true},
+		"without a slice, by a mapping":        {container: "kept", uuid: gpu0, ends: true},
+		"only reported":                        {container: "limited", uuid: gpu0, off: true},
+		"limited":                              {container: "limited", uuid: gpu0, prepare: func(n *node, pid int) { n.marked = []int{pid} }},
+		"a whole device":                       {container: "whole", uuid: gpu1},
+		"its container came without the agent": {container: "plain", uuid: gpu0},
+		"its container was found so": {container: "limited", uuid: gpu0, prepare: func(n *node, _ int) {
+			e, _ := n.Table.Get(id("limited"))
+			e.Prepared = false
+			n.Table.Reset([]attach.Entry{e})
+		}},
+		"in no container":    {uuid: gpu0},
+		"its number is used": {container: "limited", uuid: gpu0, between: func(n *node, pid int) { n.runs(pid, "limited", 101) }},
+		"its number is used elsewhere": {container: "limited", uuid: gpu0, between: func(n *node, pid int) {
+			n.runs(pid, "whole", 100)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.EndUnenforced = !c.off
+			kept(n)
+			process := exec.Command("sleep", "600")
+			must.Do(t, process.Start())
+			t.Cleanup(func() { _ = process.Process.Kill() })
+			pid := process.Process.Pid
+			n.runs(pid, c.container, 100)
+			n.using[c.uuid] = []int{pid}
+			if c.prepare != nil {
+				c.prepare(n, pid)
+			}
+			n.Look()
+			if c.between != nil {
+				c.between(n, pid)
+			}
+			n.Look()
+			said := strings.Join(n.said, "\n")
+			if strings.Contains(said, "It is ended") != c.ends {
+				t.Errorf("said %q", said)
+			}
+			// One signal at a time: the process ends by the first that comes.
+			must.Do(t, process.Process.Signal(syscall.SIGTERM))
+			_ = process.Wait()
+			want := syscall.SIGTERM
+			if c.ends {
+				want = syscall.SIGKILL
+			}
+			if got := process.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != want {
+				t.Errorf("it ended by %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// kept adds a container from which GPUs were kept when it was created.
+func kept(n *node) {
+	n.t.Helper()
+	pod := &api.PodSandbox{Id: "sandbox-kept", Name: "kept", Namespace: "team", Uid: "uid-kept"}
+	c := &api.Container{Id: id("kept"), Name: "main", Env: []string{v1alpha1.EnvVisibleDevices + "=" + v1alpha1.EnvVisibleDevicesVoid}}
+	if err := n.plugin.StartContainer(n.t.Context(), pod, c); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// turns are those of a node on which a container works on gpu0.
+type turns struct {
+	busy       map[int]int
+	containers map[int]string
+}
+
+func (*turns) Working() []string { return []string{gpu0, gpu1} }
+
+func (t *turns) Sampled(uuid string, busy map[int]int, containers map[int]string) {
+	if uuid == gpu0 {
+		t.busy, t.containers = busy, containers
+	}
+}
+
+// sampling is NVML with a process on gpu0 for each way to be somewhere; it says nothing of gpu1.
+type sampling struct {
+	device.Library
+	asked []uint64
+}
+
+// sampledNode has that NVML.
+type sampledNode struct{ nvml *sampling }
+
+func (s sampledNode) Library() (device.Library, error) { return s.nvml, nil }
+
+func (s *sampling) Utilization(uuid string, since uint64) (map[int]int, uint64, error) {
+	if uuid != gpu0 {
+		return nil, since, errors.New("not supported")
+	}
+	s.asked = append(s.asked, since)
+	return map[int]int{1: 10, 2: 20, 3: 30, 4: 40, 5: 5}, since + 7, nil
+}
+
+// TestSample: a process is in the container whose cgroup it is in, whatever it names the
+// cgroups below that; one that has ended is nobody's, the container's own least of all; and
+// one device that NVML says nothing of leaves the others as they are.
+func TestSample(t *testing.T) {
+	n := newNode(t)
+	got, library := &turns{}, &sampling{}
+	s := &Sampler{Devices: sampledNode{library}, Turns: got, Containers: n.Containers, Proc: n.Proc, Log: n.Log}
+	n.runs(1, "limited", 1)
+	n.runs(2, "", 1)
+	n.runs(3, "plain", 1)
+	n.write(3, "cgroup", "0::/kubepods/podx/"+id("plain")+"/"+id("limited")+"\n")
+	n.runs(5, "limited", 1)
+	n.write(5, "stat", stat(5, "Z", 1))
+	s.Sample()
+	s.Sample()
+	if want := map[int]int{1: 10, 2: 20, 3: 30}; !maps.Equal(got.busy, want) {
+		t.Errorf("busy are %v, want %v", got.busy, want)
+	}
+	if want := map[int]string{1: id("limited"), 3: id("plain")}; !maps.Equal(got.containers, want) {
+		t.Errorf("they are in %v, want %v", got.containers, want)
+	}
+	if len(library.asked) != 2 || library.asked[0] != 0 || library.asked[1] != 7 {
+		t.Errorf("asked since %v, want 0 and 7", library.asked)
 	}
 }

@@ -49,7 +49,7 @@ type round struct {
 	spent int
 	// readings by container.
 	readings map[string]*reading
-	told     map[place]time.Time
+	warned   map[place]time.Time
 	ended    map[place]int
 }
 
@@ -79,7 +79,7 @@ type reading struct {
 func (a *Auditor) LookAtDescriptors() {
 	r := &a.round
 	if r.readings == nil {
-		r.readings, r.told = map[string]*reading{}, map[place]time.Time{}
+		r.readings, r.warned = map[string]*reading{}, map[place]time.Time{}
 	}
 	limits := cmp.Or(a.bounds, usual)
 	numbers := a.numbers()
@@ -176,9 +176,9 @@ func (a *Auditor) endRound() {
 		}
 		one.from, one.next, one.left = one.next, position{}, 0
 	}
-	for at, last := range r.told {
+	for at, last := range r.warned {
 		if now.Sub(last) > quiet {
-			delete(r.told, at)
+			delete(r.warned, at)
 		}
 	}
 	r.number++
@@ -372,9 +372,9 @@ func (a *Auditor) meet(in *reading, d descriptor, numbers map[uint64]string) {
 	case mayEnd:
 		did = passed + "delete the pod; such processes are ended where the chart's node.endDeviceHolders says so"
 	}
-	last, before := a.round.told[at]
+	last, before := a.round.warned[at]
 	now := a.Now()
-	a.round.told[at] = now
+	a.round.warned[at] = now
 	if before && now.Sub(last) <= quiet {
 		return
 	}

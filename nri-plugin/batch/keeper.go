@@ -107,7 +107,7 @@ func (k *Keeper) Look(at time.Time) {
 		switch id := c.GetContainerId(); {
 		case slices.ContainsFunc(failed, func(f *api.ContainerUpdate) bool { return f.GetContainerId() == id }):
 		case k.given[id] != c.before:
-			// Resized meanwhile, and nobody knows which of the two came last: it
+			// Resized in between, and nobody knows which of the two came last: it
 			// is set once more.
 			k.given[id] = Quota{Period: c.to.Period}
 		default:
@@ -213,7 +213,7 @@ func (k *Keeper) sample(at time.Time, containers []Container) bool {
 }
 
 // first is the quota of a container that is being created: an equal part, until the
-// next look divides anew. False while there is no cap.
+// next look divides again. False while there is no cap.
 func (k *Keeper) first(own Quota) (Quota, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

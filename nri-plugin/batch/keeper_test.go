@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -269,5 +270,119 @@ func TestResized(t *testing.T) {
 	h.want("set once more", map[string]int64{"a": 300_000})
 	if len(h.order) != 1 {
 		t.Error("it was not set once more")
+	}
+}
+
+// What a container is created with, by both versions of cgroups: little weight, first
+// in line when memory is short, and no more processors than the cap, the others'
+// parts and its own limit leave.
+func TestAdjust(t *testing.T) {
+	const gib = 1 << 30
+	for name, c := range map[string]struct {
+		v2        bool
+		limit     int64 // memory
+		high      string
+		quota     int64
+		running   int
+		wantQuota int64
+		wantHigh  string
+	}{
+		"v1":                        {limit: gib, wantQuota: 800_000},
+		"v2":                        {v2: true, limit: gib, wantQuota: 800_000, wantHigh: "966365184"},
+		"v2, no limit":              {v2: true, wantQuota: 800_000},
+		"v2, the kubelet's is less": {v2: true, limit: gib, high: "1048576", wantQuota: 800_000},
+		"v2, the kubelet's is more": {v2: true, limit: gib, high: "1073741824", wantQuota: 800_000, wantHigh: "966365184"},
+		"v2, the kubelet's is none": {v2: true, limit: gib, high: "max", wantQuota: 800_000, wantHigh: "966365184"},
+		"its own limit":             {quota: 150_000, wantQuota: 150_000},
+		"one of four":               {running: 3, wantQuota: 200_000},
+	} {
+		h := newHost(t)
+		h.v2 = c.v2
+		for i := range c.running {
+			h.start(string(rune('a'+i)), 0)
+		}
+		h.pass(5*s, 0, nil)
+		r := &api.LinuxResources{Memory: &api.LinuxMemory{}, Cpu: &api.LinuxCPU{Shares: api.UInt64(1024)}, Unified: map[string]string{}}
+		if c.limit > 0 {
+			r.Memory.Limit = api.Int64(c.limit)
+		}
+		if c.quota > 0 {
+			r.Cpu.Quota, r.Cpu.Period = api.Int64(c.quota), api.UInt64(100_000)
+		}
+		if c.high != "" {
+			r.Unified[memoryHigh] = c.high
+		}
+		adjust := &api.ContainerAdjustment{}
+		h.Adjust(&api.Container{Linux: &api.LinuxContainer{Resources: r}}, adjust)
+		got := adjust.GetLinux().GetResources()
+		if q := got.GetCpu(); q.GetShares().GetValue() != weight || q.GetQuota().GetValue() != c.wantQuota || q.GetPeriod().GetValue() != 100_000 || q.GetCpus() != "" {
+			t.Errorf("%s: processors %+v, want a quota of %d", name, q, c.wantQuota)
+		}
+		if high := got.GetUnified()[memoryHigh]; high != c.wantHigh || got.GetMemory() != nil {
+			t.Errorf("%s: memory.high %q, memory %+v; want %q and no more", name, high, got.GetMemory(), c.wantHigh)
+		}
+		if score := adjust.GetLinux().GetOomScoreAdj().GetValue(); score != firstToGo {
+			t.Errorf("%s: score %d", name, score)
+		}
+	}
+}
+
+// Before there is a cap a container has its own limit; the first cap takes it in.
+func TestAdjustBeforeCap(t *testing.T) {
+	h := newHost(t)
+	adjust := &api.ContainerAdjustment{}
+	h.Adjust(&api.Container{}, adjust)
+	if q := adjust.GetLinux().GetResources().GetCpu(); q.GetQuota() != nil {
+		t.Errorf("quota %+v", q)
+	}
+}
+
+// The cap falls with the others' use at once, rises when there has been more room
+// for a while and then only to the least of it, and has a floor.
+func TestCap(t *testing.T) {
+	type look struct {
+		after  time.Duration
+		others MilliCPU
+		n      int
+		want   MilliCPU
+	}
+	for name, looks := range map[string][]look{
+		"first":                   {{0, 2000, 1, 6000}},
+		"falls at once":           {{0, 2000, 1, 6000}, {5, 4000, 1, 4000}, {5, 7000, 1, 1000}},
+		"less than a step":        {{0, 2000, 1, 6000}, {5, 2400, 1, 6000}, {5, 1700, 1, 6000}, {60, 1700, 1, 6000}},
+		"rises when it has held":  {{0, 4000, 1, 4000}, {5, 1000, 1, 4000}, {25, 1000, 1, 4000}, {5, 1000, 1, 7000}},
+		"rises to the least":      {{0, 4000, 1, 4000}, {5, 1000, 1, 4000}, {10, 3000, 1, 4000}, {20, 0, 1, 5000}},
+		"a relapse starts anew":   {{0, 4000, 1, 4000}, {5, 1000, 1, 4000}, {10, 4000, 1, 4000}, {5, 1000, 1, 4000}, {25, 1000, 1, 4000}, {5, 1000, 1, 7000}},
+		"floor of the node":       {{0, 10000, 1, 500}, {5, 9000, 1, 500}},
+		"floor of the containers": {{0, 10000, 1, 500}, {5, 10000, 20, 1000}},
+		"none":                    {{0, 2000, 0, 6000}},
+	} {
+		c, at := Cap{Share: 80}, time.Unix(0, 0)
+		for i, l := range looks {
+			at = at.Add(l.after * time.Second)
+			if got := c.Follow(at, 10000, l.others, l.n); got != l.want {
+				t.Errorf("%s, look %d: %d, want %d", name, i, got, l.want)
+			}
+		}
+	}
+}
+
+func TestDivide(t *testing.T) {
+	for _, c := range []struct {
+		whole  MilliCPU
+		limits []MilliCPU
+		want   []MilliCPU
+	}{
+		{1000, nil, []MilliCPU{}},
+		{1000, []MilliCPU{0}, []MilliCPU{1000}},
+		{1000, []MilliCPU{0, 0, 0}, []MilliCPU{330, 330, 340}},
+		{1000, []MilliCPU{0, 100, 0}, []MilliCPU{450, 100, 450}},
+		{1000, []MilliCPU{4000, 2000}, []MilliCPU{500, 500}},
+		{1000, []MilliCPU{100, 200}, []MilliCPU{100, 200}},
+	} {
+		got := divide(c.whole, c.limits)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%d over %d: %d, want %d", c.whole, c.limits, got, c.want)
+		}
 	}
 }

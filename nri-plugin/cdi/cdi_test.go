@@ -19,6 +19,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/inventory"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -30,13 +31,9 @@ func machine(t *testing.T) (s *simgpu.Sim, root string, lib nvml.Interface, now 
 	}
 	s = simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}, {Model: simgpu.A100, MIG: true}}})
 	root = filepath.Join(t.TempDir(), "driver")
-	if err := s.DriverRoot(root, false); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.DriverRoot(root, false))
 	inv, lib, err := inventory.Open(inventory.Options{Library: s.NVML()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { lib.Shutdown() })
 	if now, err = inv.Scan(); err != nil {
 		t.Fatal(err)
@@ -47,12 +44,8 @@ func machine(t *testing.T) (s *simgpu.Sim, root string, lib nvml.Interface, now 
 func written(t *testing.T, dir string) (spec specs.Spec, text string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, "vernier.dev-gpu.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(b, &spec); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
+	must.Do(t, json.Unmarshal(b, &spec))
 	return spec, string(b)
 }
 
@@ -62,9 +55,7 @@ func TestSpec(t *testing.T) {
 	w, err := New(lib, Options{
 		Dir: dir, DriverRoot: root, HostDriverRoot: "/run/nvidia/driver", DevRoot: root, Hook: "/opt/hook", Log: logr.Discard(),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	w.Refine(&now)
 	for _, d := range now.Devices {
 		if !d.Healthy {
@@ -118,9 +109,7 @@ func TestSpecWithoutHooks(t *testing.T) {
 	_, root, lib, now := machine(t)
 	dir := t.TempDir()
 	w, err := New(lib, Options{Dir: dir, DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	w.Refine(&now)
 	if _, text := written(t, dir); strings.Contains(text, `"hooks"`) {
 		t.Errorf("hooks without a program to run them: %s", text)
@@ -130,13 +119,9 @@ func TestSpecWithoutHooks(t *testing.T) {
 // A device without its node would give a container that has no GPU.
 func TestMissingNodeIsIll(t *testing.T) {
 	_, root, lib, now := machine(t)
-	if err := os.Remove(filepath.Join(root, "dev", "nvidia1")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(root, "dev", "nvidia1")))
 	w, err := New(lib, Options{Dir: t.TempDir(), DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	w.Refine(&now)
 	if d := now.Devices[1]; d.Healthy || !strings.Contains(d.Reason, "/dev/nvidia1 is missing") {
 		t.Errorf("device without node: %+v", d)
@@ -150,13 +135,9 @@ func TestMissingNodeIsIll(t *testing.T) {
 func TestUnwritableIsIll(t *testing.T) {
 	_, root, lib, now := machine(t)
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, nil, 0o600))
 	w, err := New(lib, Options{Dir: filepath.Join(file, "cdi"), DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	w.Refine(&now)
 	if d := now.Devices[0]; d.Healthy || !strings.Contains(d.Reason, "CDI") {
 		t.Errorf("%+v", d)
@@ -187,9 +168,7 @@ func TestAnotherDriver(t *testing.T) {
 	root, dir := filepath.Join(t.TempDir(), "driver"), filepath.Join(t.TempDir(), "cdi")
 	install := func(driver string) (library string) {
 		s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}, Driver: driver})
-		if err := errors.Join(os.RemoveAll(root), s.DriverRoot(root, false)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(os.RemoveAll(root), s.DriverRoot(root, false)))
 		return s.NVML()
 	}
 	names := func(driver, other string) {
@@ -213,17 +192,79 @@ func TestAnotherDriver(t *testing.T) {
 func refine(t *testing.T, root, dir, library string) {
 	t.Helper()
 	inv, lib, err := inventory.Open(inventory.Options{Library: library})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { lib.Shutdown() })
 	now, err := inv.Scan()
-	if err != nil {
+	must.Do(t, err)
+	w, err := New(lib, Options{Dir: dir, DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
+	must.Do(t, err)
+	w.Refine(&now)
+}
+
+// Instances are in the spec under their own UUIDs, with their own nodes only. The
+// toolkit reads mig-minors at its absolute place in /proc, so this runs itself
+// again in a mount namespace where the simulated file lies there.
+func TestInstances(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
+	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}, {Model: simgpu.A100, MIG: true}}})
+	root := filepath.Join(t.TempDir(), "driver")
+	must.Do(t, s.DriverRoot(root, true))
+	inv, lib, err := inventory.Open(inventory.Options{Library: s.NVML()})
+	must.Do(t, err)
+	t.Cleanup(func() { lib.Shutdown() })
+	now, err := inv.Scan()
+	must.Do(t, err)
+	cut := now.Devices[1].UUID
+	for _, at := range []v1alpha1.MIGPlace{{Profile: 19, Start: 6, Size: 1}, {Profile: 14, Start: 4, Size: 2}} {
+		must.Do(t, inv.CreateInstance(cut, at))
+	}
+	if now, err = inv.Scan(); err != nil {
 		t.Fatal(err)
 	}
+	dir := t.TempDir()
 	w, err := New(lib, Options{Dir: dir, DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
-	if err != nil {
-		t.Fatal(err)
+	must.Do(t, err)
+
+	// Without the file the driver's instances cannot be given; a whole device can.
+	bare := now
+	bare.Devices = slices.Clone(now.Devices)
+	w.Refine(&bare)
+	if d := bare.Devices[1]; d.Healthy || !strings.Contains(d.Reason, "CDI") {
+		t.Errorf("without mig-minors: %+v", d)
+	}
+	if spec, _ := written(t, dir); len(spec.Devices) != 1 || spec.Devices[0].Name != now.Devices[0].UUID || !bare.Devices[0].Healthy {
+		t.Errorf("the other device: %+v, %+v", spec.Devices, bare.Devices[0])
+	}
+
+	must.Do(t, simgpu.MountProc(root))
+	w.Refine(&now)
+	spec, _ := written(t, dir)
+	seen := map[string]bool{}
+	for _, d := range spec.Devices[1:] {
+		paths := nodes(&spec, d.Name)
+		if !strings.HasPrefix(d.Name, "MIG-") || len(paths) != 3 || paths[0] != "/dev/nvidia1" {
+			t.Errorf("%s: %v", d.Name, paths)
+		}
+		for _, path := range paths[1:] {
+			if seen[path] || !strings.HasPrefix(path, capabilities) {
+				t.Errorf("%s has %s, another's too", d.Name, path)
+			}
+			seen[path] = true
+		}
+	}
+	if len(spec.Devices) != 3 || !now.Devices[1].Healthy {
+		t.Errorf("%d names, %+v", len(spec.Devices), now.Devices[1])
+	}
+
+	// An instance whose nodes are missing would be none in the container.
+	for path := range seen {
+		must.Do(t, os.Remove(filepath.Join(root, path)))
+		break
 	}
 	w.Refine(&now)
+	if d := now.Devices[1]; d.Healthy || !strings.Contains(d.Reason, "are missing; run nvidia-modprobe") {
+		t.Errorf("without a node: %+v", d)
+	}
 }

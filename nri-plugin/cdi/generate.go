@@ -9,11 +9,16 @@
 package cdi
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/lookup"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	transformroot "github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
 	"github.com/go-logr/logr"
@@ -22,6 +27,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/cdi/chain"
 	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/vgpu-limiter/atomicfile"
 )
 
 // Options of New.
@@ -203,3 +209,38 @@ func (l logger) Debugf(format string, args ...any)   { l.V(2).Info(fmt.Sprintf(f
 func (l logger) Infof(format string, args ...any)    { l.V(2).Info(fmt.Sprintf(format, args...)) }
 func (l logger) Warningf(format string, args ...any) { l.V(1).Info(fmt.Sprintf(format, args...)) }
 func (l logger) Errorf(format string, args ...any)   { l.Logger.Info(fmt.Sprintf(format, args...)) }
+
+// FindNVML looks for NVML below the root of the driver's files, in the way that
+// its libraries are looked for when the spec is made. Empty: there is none, and
+// the process's own loader may know better.
+func FindNVML(driverRoot string) string {
+	found, err := lookup.NewLibraryLocator(lookup.WithRoot(driverRoot)).Locate("libnvidia-ml.so.1")
+	if err != nil || len(found) == 0 {
+		return ""
+	}
+	return found[0]
+}
+
+// file is the spec's name: vendor and class, as the CDI library would name it.
+const file = v1alpha1.CDIVendor + "-" + v1alpha1.CDIClass + ".json"
+
+// save puts the spec into the directory, if it differs from what is there. The
+// runtime reads the directory whenever it changes, so the file appears whole by
+// a rename, under a name that is no spec's before.
+func (w *Writer) save(spec *specs.Spec) error {
+	text, err := json.MarshalIndent(spec, "", "  ")
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(w.options.Dir, file)
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
+		return nil
+	}
+	if err := os.MkdirAll(w.options.Dir, 0o755); err != nil {
+		return fmt.Errorf("creating the CDI directory: %w", err)
+	}
+	if err := atomicfile.Write(path, bytes.NewReader(text), 0o644); err != nil {
+		return fmt.Errorf("writing the CDI spec: %w", err)
+	}
+	return nil
+}

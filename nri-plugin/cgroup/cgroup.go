@@ -9,6 +9,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 // ErrNone is wrapped when a container has no directory of its own.
@@ -73,4 +76,37 @@ func own(proc string, pid uint32, container, controller string) (string, error) 
 		return fields[2], nil
 	}
 	return "", fmt.Errorf("%w: process %d is in none", ErrNone, pid)
+}
+
+// mounts are where the node's hierarchies are.
+type mounts struct {
+	// v2 is empty where there is none. Under a hybrid set-up it is the unified
+	// hierarchy beside the v1 controllers.
+	v2 string
+	// v1 by controller.
+	v1 map[string]string
+}
+
+// readMounts reads the mount table of the process.
+func readMounts(proc string) (mounts, error) {
+	m := mounts{v1: map[string]string{}}
+	f, err := os.Open(filepath.Join(proc, "self", "mountinfo"))
+	if err != nil {
+		return m, fmt.Errorf("reading the mount table: %w", err)
+	}
+	defer f.Close()
+	all, err := mountinfo.GetMountsFromReader(f, mountinfo.FSTypeFilter("cgroup2", "cgroup"))
+	if err != nil {
+		return m, fmt.Errorf("reading the mount table: %w", err)
+	}
+	for _, mount := range all {
+		if mount.FSType == "cgroup2" {
+			m.v2 = cmp.Or(m.v2, mount.Mountpoint)
+			continue
+		}
+		for option := range strings.SplitSeq(mount.VFSOptions, ",") {
+			m.v1[option] = mount.Mountpoint
+		}
+	}
+	return m, nil
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // proc makes a procfs with a mount table and the cgroups of process 7.
@@ -16,9 +18,7 @@ func proc(t *testing.T, mounts, cgroups string) string {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"self/mountinfo": mounts, "7/cgroup": cgroups} {
 		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)))
 	}
 	return dir
 }
@@ -48,9 +48,7 @@ func TestLeaf(t *testing.T) {
 	}
 	for name, c := range cases {
 		f, err := New(proc(t, c.mounts, c.cgroups))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if got, err := f.Leaf(7, id); got != c.want || !errors.Is(err, c.err) {
 			t.Errorf("%s: %q, %v; want %q, %v", name, got, err, c.want, c.err)
 		}
@@ -59,9 +57,7 @@ func TestLeaf(t *testing.T) {
 
 func TestLeafOfNobody(t *testing.T) {
 	f, err := New(proc(t, unified, "0::/kubepods/3f2a\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if _, err := f.Leaf(8, id); err == nil || errors.Is(err, ErrNone) {
 		t.Errorf("a process that is gone: %v", err)
 	}

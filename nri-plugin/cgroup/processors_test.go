@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"vernier.dev/vernier/test/must"
 )
 
 const stat = `cpu  100 20 30 4000 500 6 7 8 90 10
@@ -21,18 +23,14 @@ btime 1700000000
 func TestNode(t *testing.T) {
 	dir := proc(t, unified, "")
 	p, err := NewProcessors(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for text, want := range map[string]Load{
 		stat:                                  {CPUs: 2, Busy: 171, All: 4671},
 		"cpu  1 2":                            {},
 		"":                                    {},
 		strings.Replace(stat, "4000", "x", 1): {},
 	} {
-		if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, "stat"), []byte(text), 0o600))
 		if got, err := p.Node(); got != want || (err != nil) != (want == Load{}) {
 			t.Errorf("%q: %+v, %v; want %+v", text, got, err, want)
 		}
@@ -48,9 +46,7 @@ func TestContainerTime(t *testing.T) {
 		"cpuacct/pod/3f2a/cpuacct.usage": "2500000000\n",
 	} {
 		path := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)))
 	}
 	v2 := "32 30 0:27 / " + root + "/unified rw - cgroup2 cgroup2 rw\n"
 	v1 := "31 30 0:26 / " + root + "/cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -71,9 +67,7 @@ func TestContainerTime(t *testing.T) {
 		"v2, in the pod's and not in its own": {v2, "0::/pod\n", true, 0},
 	} {
 		p, err := NewProcessors(proc(t, c.mounts, c.cgroups))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if p.V2() != c.v2 {
 			t.Errorf("%s: V2 is %t", name, p.V2())
 		}
@@ -92,9 +86,7 @@ func TestContainerTime(t *testing.T) {
 func TestPodCPUs(t *testing.T) {
 	root := t.TempDir()
 	own := filepath.Join(root, "kubepods/pod9/cpuset.effective_cpus")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(own), 0o755), os.WriteFile(own, []byte("7\n"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.MkdirAll(filepath.Dir(own), 0o755), os.WriteFile(own, []byte("7\n"), 0o600)))
 	v1 := "31 30 0:26 / " + root + " rw - cgroup cgroup rw,cpuset\n"
 	for name, c := range map[string]struct{ mounts, cgroups, text, want string }{
 		"cgroupfs":                {v1, "5:cpuset:/kubepods/pod1/3f2a\n", "0-1,5\n", "0-1,5"},
@@ -108,13 +100,9 @@ func TestPodCPUs(t *testing.T) {
 	} {
 		dir := proc(t, c.mounts, c.cgroups)
 		file := filepath.Join(dir, "1/root", root, "kubepods/pod1/cpuset.effective_cpus")
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(c.text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(c.text), 0o600)))
 		p, err := NewProcessors(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if got, err := p.PodCPUs(7, id); got.String() != c.want || (err != nil) != (c.want == "") {
 			t.Errorf("%s: %v, %v; want %q", name, got, err, c.want)
 		}
@@ -125,17 +113,11 @@ func TestPodCPUs(t *testing.T) {
 func TestPressureUnknown(t *testing.T) {
 	root := t.TempDir()
 	p, err := NewProcessors(proc(t, "32 30 0:27 / "+root+" rw - cgroup2 cgroup2 rw\n", "0::/3f2a\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(root, id), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
+	must.Do(t, os.Mkdir(filepath.Join(root, id), 0o755))
 	for _, text := range []string{"absent", "", "full avg10=0.00 total=7\n", "some avg10=0.00\n", "some total=x\n"} {
 		if text != "absent" {
-			if err := os.WriteFile(filepath.Join(root, id, "cpu.pressure"), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(filepath.Join(root, id, "cpu.pressure"), []byte(text), 0o600))
 		}
 		if waited, err := p.Pressure(7, id); err == nil {
 			t.Errorf("%q: %v", text, waited)

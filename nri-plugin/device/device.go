@@ -22,7 +22,7 @@ var ErrUnsupported = errors.New("not supported by the driver")
 // ErrReplaced is wrapped when the driver, or a device, is another one than the
 // library was loaded for. Only a process that loads the library again sees what is
 // there now: this one has to end.
-var ErrReplaced = errors.New("the agent starts again, to load NVML again; running containers are not touched")
+var ErrReplaced = errors.New("the agent restarts to load NVML again; running containers are not touched")
 
 // ErrMismatch is wrapped when the library is of another version than the kernel
 // module that is loaded.
@@ -133,3 +133,15 @@ func (s *Snapshot) Usable() []v1alpha1.DeviceStatus {
 		return !d.Healthy || d.MIG == v1alpha1.MIGEnabled && len(d.Profiles) == 0
 	})
 }
+
+// ComputeMode says who may have contexts on a device, as NVML counts it.
+type ComputeMode int32
+
+// Modes that the agent looks for; there are others.
+const (
+	// ComputeDefault lets every process.
+	ComputeDefault ComputeMode = 0
+	// ComputeExclusiveProcess lets one process at a time: the MPS server, whose
+	// clients count as it.
+	ComputeExclusiveProcess ComputeMode = 3
+)

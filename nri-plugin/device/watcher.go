@@ -26,7 +26,7 @@ const (
 	// openRetry bounds the pause between attempts to open NVML.
 	openRetry = 15 * time.Second
 	// failedScans in a row end the process: a replaced driver is only seen by a
-	// process that loads the library anew.
+	// process that loads the library again.
 	failedScans = 3
 	// patience is how long a scan may take, which is seconds under load, or a wait for an
 	// event, before the last picture is not to be trusted. A GPU whose firmware hangs holds
@@ -165,7 +165,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// Refresh looks at once, for a caller that has changed something: the change is
+// Refresh looks at once, after a change of the caller: that is
 // in the picture afterwards.
 func (w *Watcher) Refresh() error {
 	library, err := w.Library()

@@ -73,10 +73,7 @@ func TestStartBesideASlowDriver(t *testing.T) {
 // A driver that is slow already at the creation fails that, which the kubelet tries again
 // for every pod. Nothing is in use after it.
 func TestCreateBesideASlowDriver(t *testing.T) {
-	n, r := newNode(t), nritest.Start(t)
-	connect(t, r, n.Plugin)
-	pod := podOf("a", share30)
-	n.ledger.grant(gpu0, slice30(pod))
+	n, r, pod := granted(t)
 	answers := slowly(t, n, true)
 	c := containerOf(pod, "main")
 	_, err := r.Create(pod, c)
@@ -161,10 +158,7 @@ func TestAnswersInTime(t *testing.T) {
 // How long the runtime waits comes with its request: a driver that needs longer than the
 // usual time for an answer is waited for where the runtime waits.
 func TestCreateWhereTheRuntimeWaits(t *testing.T) {
-	n, r := newNode(t), nritest.Start(t)
-	connect(t, r, n.Plugin)
-	pod := podOf("a", share30)
-	n.ledger.grant(gpu0, slice30(pod))
+	n, r, pod := granted(t)
 	n.gpus.onCheck = func() { <-time.After(runtimeWaits) }
 	if _, err := r.Create(pod, containerOf(pod, "main")); err != nil {
 		t.Error(err)

@@ -12,6 +12,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/batch"
 	"vernier.dev/vernier/nri-plugin/cgroup"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 )
 
@@ -66,9 +67,7 @@ func TestOpportunistic(t *testing.T) {
 		c := containerOf(pod, "main")
 		c.Linux.Resources.Cpu = &api.LinuxCPU{Shares: api.UInt64(2048)}
 		adjust, err := r.Create(pod, c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		got := adjust.GetLinux().GetResources()
 		if name == "online" {
 			if got.GetCpu().GetShares() != nil || got.GetCpu().GetQuota() != nil || len(got.GetUnified()) > 0 || adjust.GetLinux().GetOomScoreAdj() != nil {
@@ -80,9 +79,7 @@ func TestOpportunistic(t *testing.T) {
 		// As containerd then has it.
 		c.Env = append(c.Env, v1alpha1.EnvSlice+"="+pod.Uid)
 		c.Linux.Resources.Cpu.Quota = got.GetCpu().GetQuota()
-		if err := r.StartContainer(pod, c); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, r.StartContainer(pod, c))
 		containers[name] = c
 	}
 	c := containers["batch"]

@@ -17,6 +17,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 )
 
@@ -135,9 +136,7 @@ func fullNode(b *testing.B, pods []*api.PodSandbox) *Plugin {
 				"main": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: device.UUID, Core: 3, MemMiB: 2048}}},
 			}}
 			document, err := placed.Encode()
-			if err != nil {
-				b.Fatal(err)
-			}
+			must.Do(b, err)
 			pod.Annotations[v1alpha1.AnnotationPlacement] = document
 		}
 		l.Spec.Devices = append(l.Spec.Devices, device)
@@ -146,9 +145,7 @@ func fullNode(b *testing.B, pods []*api.PodSandbox) *Plugin {
 	cache := &ledger.Cache{}
 	_, index := cache.Set(l)
 	index.Each(func(k ledger.Key, grants []ledger.Grant) {
-		if err := n.limiter.Prepare(mode.Container{Pod: k.Pod, Name: k.Container, Grants: grants}); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, n.limiter.Prepare(mode.Container{Pod: k.Pod, Name: k.Container, Grants: grants}))
 	})
 	n.Plugin.Ledger = delivered{cache}
 	return n.Plugin
@@ -162,9 +159,7 @@ func endAll(b *testing.B, p *Plugin, pods []*api.PodSandbox) {
 			continue
 		}
 		p.Table.Detach(entry.ID)
-		if err := p.Modes[v1alpha1.ModeLimiter].Ended(entry.Container); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, p.Modes[v1alpha1.ModeLimiter].Ended(entry.Container))
 	}
 }
 
@@ -204,19 +199,13 @@ func (*noop) ValidateContainerAdjustment(context.Context, *api.ValidateContainer
 
 func connectNoop(b *testing.B, r *nritest.Runtime) {
 	conn, err := net.Dial("unix", r.Socket)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, err)
 	n := &noop{synced: make(chan struct{})}
 	// By our name, which the pods require.
 	s, err := stub.New(n, stub.WithConnection(conn), stub.WithPluginName(v1alpha1.NRIPluginName), stub.WithPluginIdx("10"),
 		stub.WithLogger(logger{logr.Discard()}), stub.WithOnClose(func() {}))
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := s.Start(context.Background()); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, err)
+	must.Do(b, s.Start(context.Background()))
 	b.Cleanup(s.Stop)
 	<-n.synced
 	r.Admitted()

@@ -4,12 +4,17 @@ package hooks
 
 import (
 	"errors"
+	"net"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/go-logr/logr"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 )
 
@@ -63,9 +68,7 @@ func TestUnguardedBeforeConnected(t *testing.T) {
 		if err == nil {
 			err = h.ValidateContainerAdjustment(t.Context(), &api.ValidateContainerAdjustmentRequest{Pod: plain, Container: containerOf(plain, "main"), Adjust: adjust})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	validate()
 	if err := c.Err(); !errors.Is(err, ErrConnecting) {
@@ -77,5 +80,52 @@ func TestUnguardedBeforeConnected(t *testing.T) {
 	}
 	if validate(); !slices.Equal(came, []bool{false, true}) {
 		t.Errorf("told of a connection that came: %v", came)
+	}
+}
+
+// An operator reads which setting is missing, not which system call failed.
+func TestMissingSettings(t *testing.T) {
+	dir := t.TempDir()
+	left := filepath.Join(dir, "left.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
+	must.Do(t, err)
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	plain := filepath.Join(dir, "plain")
+	must.Do(t, os.Mkdir(plain, 0o700))
+	for name, c := range map[string]struct {
+		socket string
+		says   []string
+	}{
+		"NRI off":       {filepath.Join(dir, "none.sock"), []string{"none.sock does not exist", "disable = false", "io.containerd.nri.v1.nri", "--nri-socket"}},
+		"nobody there":  {left, []string{"nobody listens at " + left, "containerd is stopped", "disable_connections = false"}},
+		"not reachable": {filepath.Join(plain, strings.Repeat("x", 200)), []string{"invalid argument", "see that containerd runs with NRI"}},
+		"too old":       {nritest.StartVersion(t, "v2.1.8").Socket, []string{"containerd v2.1.8", "no default validator", "update containerd to 2.2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			connected, err := (&Connection{Socket: c.socket, Plugin: n.Plugin}).session(t.Context())
+			if err == nil || connected {
+				t.Fatalf("connected %v, %v", connected, err)
+			}
+			for _, part := range c.says {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%v\nwant %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func TestSupported(t *testing.T) {
+	for version, ok := range map[string]bool{
+		"1.7.27": false, "v2.0.0": false, "2.1.8": false, "v2.2.0": true, "2.10.0-rc.1": true, "3.0.0": true, "": true, "module": true,
+	} {
+		if err := supported("containerd", version); (err == nil) != ok {
+			t.Errorf("%s: %v", version, err)
+		}
+	}
+	if err := supported("other", "1.0.0"); err != nil {
+		t.Errorf("another runtime's versions mean something else: %v", err)
 	}
 }

@@ -223,8 +223,8 @@ func cpusOf(request *podrequest.Request, r *api.LinuxResources) (numa.CPUs, erro
 
 // foundCPUs are the CPUs that a container has; none where the runtime's word for them cannot be
 // read, which would be its error.
-func (p *Plugin) foundCPUs(pod *api.PodSandbox, c *api.Container) numa.CPUs {
-	cpus, err := cpusOf(podrequest.OfAnnotations(pod.GetAnnotations()), c.GetLinux().GetResources())
+func (p *Plugin) foundCPUs(request *podrequest.Request, c *api.Container) numa.CPUs {
+	cpus, err := cpusOf(request, c.GetLinux().GetResources())
 	if err != nil {
 		p.Log.Error(err, "cannot see where a container runs", "container", c.GetId())
 	}

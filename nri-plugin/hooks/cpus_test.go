@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 )
 
@@ -26,12 +27,8 @@ func twoSockets(t *testing.T, n *testNode) {
 	n.Sysfs = t.TempDir()
 	for node, cpus := range map[string]string{"node0": "0-3\n", "node1": "4-7\n"} {
 		dir := filepath.Join(n.Sysfs, "devices/system/node", node)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "cpulist"), []byte(cpus), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(dir, 0o755))
+		must.Do(t, os.WriteFile(filepath.Join(dir, "cpulist"), []byte(cpus), 0o600))
 	}
 	n.gpus.numa = map[string]int32{gpu0: 0, gpu1: 1}
 }
@@ -58,9 +55,7 @@ func cpusOfMilli(request, limit int64) *api.LinuxCPU {
 func podHas(cpus string) func(*testing.T, *testNode) {
 	return func(t *testing.T, n *testNode) {
 		has, err := cpuset.Parse(cpus)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		n.PodCPUs = func(pid uint32, sandbox string) (cpuset.CPUSet, error) {
 			if pid != 4710 || !strings.HasPrefix(sandbox, "sandbox-") {
 				return cpuset.CPUSet{}, fmt.Errorf("process %d of sandbox %s", pid, sandbox)
@@ -98,9 +93,7 @@ func TestBindCPUs(t *testing.T) {
 			n.PodCPUs = func(uint32, string) (cpuset.CPUSet, error) { return cpuset.CPUSet{}, errors.New("no such file") }
 		}, says: "under cgroup v1 cannot be read: no such file"},
 		"one NUMA node": {topology: "numa", change: func(t *testing.T, n *testNode) {
-			if err := os.RemoveAll(filepath.Join(n.Sysfs, "devices/system/node/node0")); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.RemoveAll(filepath.Join(n.Sysfs, "devices/system/node/node0")))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -114,9 +107,7 @@ func TestBindCPUs(t *testing.T) {
 			pod, ctr := asks("a", c.topology, c.cpus)
 			n.ledger.grant(gpu1, slice30(pod))
 			got, err := r.Create(pod, ctr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			cpu := got.GetLinux().GetResources().GetCpu()
 			if cpu.GetCpus() != c.bound || cpu.GetMems() != "" {
 				t.Errorf("bound to CPUs %q and memory %q, want CPUs %q", cpu.GetCpus(), cpu.GetMems(), c.bound)
@@ -167,18 +158,14 @@ func TestBoundCPUsAddUp(t *testing.T) {
 		t.Helper()
 		pod, ctr := asks(name, "numa", cpusOfMilli(request, 0))
 		got, err := r.Create(pod, ctr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		return got.GetLinux().GetResources().GetCpu().GetCpus()
 	}
 	podA, a := asks("a", "numa", cpusOfMilli(2000, 0))
 	if got := bound("a", 2000); got != "4-7" {
 		t.Fatalf("the first is bound to %q", got)
 	}
-	if err := r.StartContainer(podA, a); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.StartContainer(podA, a))
 	if got := bound("b", 1700); got != "" {
 		t.Errorf("3.7 of 4 CPUs are bound: %q", got)
 	}
@@ -227,17 +214,11 @@ func TestWhatCountsAsBound(t *testing.T) {
 			podB, b := asks("b", "numa", cpusOfMilli(1700, 0))
 			n.ledger.grant(gpu1, slice30(podA), slice30(podB))
 			adjust, err := r.Create(podA, a)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := r.StartContainer(podA, a); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
+			must.Do(t, r.StartContainer(podA, a))
 			if c.offline {
 				cpus := filepath.Join(n.Sysfs, "devices/system/node/node1/cpulist")
-				if err := os.WriteFile(cpus, []byte("4-6\n"), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.WriteFile(cpus, []byte("4-6\n"), 0o600))
 			}
 			next := n.restarted()
 			next.Sysfs, next.BindCPUs, next.Batch = n.Sysfs, true, n.Batch
@@ -290,17 +271,13 @@ func TestResizeUnbinds(t *testing.T) {
 			}
 			if c.offline {
 				cpus := filepath.Join(n.Sysfs, "devices/system/node/node1/cpulist")
-				if err := os.WriteFile(cpus, []byte("4-6\n"), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.WriteFile(cpus, []byte("4-6\n"), 0o600))
 			}
 			if c.pod != "" {
 				podHas(c.pod)(t, n)
 			}
 			updates, err := n.UpdateContainer(t.Context(), pod, ctr, &api.LinuxResources{Cpu: c.to})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			got := ""
 			for _, u := range updates {
 				got += u.GetLinux().GetResources().GetCpu().GetCpus()
@@ -354,12 +331,8 @@ func TestAligned(t *testing.T) {
 			pod, ctr := asks("a", "numa", c.cpus)
 			n.ledger.grant(gpu1, slice30(pod))
 			adjust, err := r.Create(pod, ctr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := r.StartContainer(pod, ctr); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
+			must.Do(t, r.StartContainer(pod, ctr))
 			check := func(when string, of *Plugin, want *bool) {
 				t.Helper()
 				if all := of.Table.Slices(); len(all) != 1 || !ptr.Equal(all[0].Aligned, want) {
@@ -508,9 +481,7 @@ func TestGPUNeedNotFollow(t *testing.T) {
 		n, r := newNode(t), nritest.Start(t)
 		twoSockets(t, n)
 		if c.list != "" {
-			if err := os.WriteFile(filepath.Join(n.Sysfs, "devices/system/node/node1/cpulist"), []byte(c.list), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(filepath.Join(n.Sysfs, "devices/system/node/node1/cpulist"), []byte(c.list), 0o600))
 		}
 		connect(t, r, n.Plugin)
 		pod, ctr := asks("a", c.topology, &api.LinuxCPU{Cpus: c.cpus})

@@ -160,7 +160,7 @@ func (p *Plugin) check(ctx context.Context, grants []ledger.Grant, index *ledger
 	}
 	for _, g := range grants {
 		if !index.Healthy(g) {
-			return fmt.Errorf("device %s has recovered, and its ledger is not updated yet. Until it is, the slices can be moved to another. It is tried again", g.UUID)
+			return fmt.Errorf("device %s has recovered but its ledger is not updated yet, so the slices may still move to another device; retrying", g.UUID)
 		}
 	}
 	return nil
@@ -217,8 +217,8 @@ func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, request *podre
 }
 
 // moved reports whether a container's slices may be elsewhere than the watch has shown:
-// they were taken back and granted again before the pod was let go, moved off a
-// device that was ill, or moved to its CPUs. The annotation may be anybody's; it can only make us ask.
+// they were taken back and granted again before the pod was ungated, moved off an
+// unhealthy device, or moved to its CPUs. The annotation may be anybody's; it can only make us ask.
 func (p *Plugin) moved(pod *api.PodSandbox, request *podrequest.Request, c *api.Container, index *ledger.Index) bool {
 	grants := index.Grants(ledger.Key{Pod: uid(pod), Container: c.GetName()})
 	if len(grants) == 0 {

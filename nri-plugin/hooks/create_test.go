@@ -7,14 +7,18 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/mode/mig"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
@@ -22,15 +26,12 @@ import (
 // A container whose pod was written for gpushare finds the variables that gpushare
 // would have set, over those of its image.
 func TestCreateInADialect(t *testing.T) {
-	n, r := newNode(t), nritest.Start(t)
-	connect(t, r, n.Plugin)
+	n, r := connected(t)
 	pod := podOf("a", share30)
 	pod.Annotations[v1alpha1.AnnotationDialect] = v1alpha1.DialectGPUShareGiB
 	n.ledger.grant(gpu1, slice30(pod))
 	got, err := r.Create(pod, containerOf(pod, "main", "ALIYUN_COM_GPU_MEM_IDX=7"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	have := env(got)
 	if have["ALIYUN_COM_GPU_MEM_IDX"] != "1" || have["ALIYUN_COM_GPU_MEM_DEV"] != "80" || have["ALIYUN_COM_GPU_MEM_CONTAINER"] != "20" {
 		t.Errorf("environment %v", have)
@@ -40,16 +41,11 @@ func TestCreateInADialect(t *testing.T) {
 // A container with a slice gets its device, its mark and its limits, and NVIDIA's
 // own runtime is told to add nothing.
 func TestCreateWithSlice(t *testing.T) {
-	n, r := newNode(t), nritest.Start(t)
-	connect(t, r, n.Plugin)
-	pod := podOf("a", share30)
-	n.ledger.grant(gpu0, slice30(pod))
+	n, r, pod := granted(t)
 	c := containerOf(pod, "main", v1alpha1.EnvVisibleDevices+"=all")
 
 	got, err := r.Create(pod, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	wantEnv := map[string]string{v1alpha1.EnvSlice: pod.Uid, v1alpha1.EnvVisibleDevices: v1alpha1.EnvVisibleDevicesVoid}
 	if !reflect.DeepEqual(env(got), wantEnv) {
 		t.Errorf("environment %v, want %v", env(got), wantEnv)
@@ -87,9 +83,7 @@ func TestCreateWithSlice(t *testing.T) {
 		t.Errorf("library %q, %v", text, err)
 	}
 	limits, err := layout.ReadFile(filepath.Join(own, "limits"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if want := []layout.DeviceLimit{{UUID: gpu0, Core: 30, MemoryBytes: 20480 << 20}}; !reflect.DeepEqual(limits.Devices, want) {
 		t.Errorf("limits %v, want %v", limits.Devices, want)
 	}
@@ -101,26 +95,21 @@ func TestCreateWithSlice(t *testing.T) {
 
 // An exclusive container gets whole devices and nothing in its processes.
 func TestCreateExclusive(t *testing.T) {
-	n, r := newNode(t), nritest.Start(t)
-	connect(t, r, n.Plugin)
+	n, r := connected(t)
 	pod := podOf("a", `{"version":"v1alpha1","containers":{"main":{"gpus":2,"core":100,"memPercent":100}}}`)
 	whole := v1alpha1.Slice{Pod: uid(pod), Owner: owner(pod), Ctr: "main", Core: 100, Mem: size, Mode: v1alpha1.ModeExclusive}
 	n.ledger.grant(gpu0, whole)
 	n.ledger.grant(gpu1, whole)
 	c := containerOf(pod, "main")
 	got, err := r.Create(pod, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if want := []string{"vernier.dev/gpu=" + gpu0, "vernier.dev/gpu=" + gpu1}; !reflect.DeepEqual(cdiNames(got), want) {
 		t.Errorf("CDI devices %v, want %v", cdiNames(got), want)
 	}
 	if len(got.GetMounts()) != 0 {
 		t.Errorf("mounts %v", got.GetMounts())
 	}
-	if err := r.StartContainer(pod, c); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.StartContainer(pod, c))
 	for _, s := range n.Table.Slices() {
 		if s.Memory != v1alpha1.GuaranteeDevice || s.Compute != v1alpha1.GuaranteeDevice || s.Mode != v1alpha1.ModeExclusive {
 			t.Errorf("status %+v", s)
@@ -134,8 +123,7 @@ func TestCreateExclusive(t *testing.T) {
 // Invariant 3: a container without a slice gets nothing from NVIDIA's runtime,
 // whatever its image says, in a pod without shares and beside one with.
 func TestCreateWithoutSlice(t *testing.T) {
-	n, r := newNode(t), nritest.Start(t)
-	connect(t, r, n.Plugin)
+	n, r := connected(t)
 	sharing := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(sharing))
 	for name, c := range map[string]struct {
@@ -159,8 +147,7 @@ func TestCreateWithoutSlice(t *testing.T) {
 
 // What a privileged container reaches is not ours to give or to withhold.
 func TestCreatePrivileged(t *testing.T) {
-	n, r := newNode(t), nritest.Start(t)
-	connect(t, r, n.Plugin)
+	n, r := connected(t)
 	plain := podOf("plain", "")
 	c := privileged(containerOf(plain, "main"))
 	c.Linux.Devices = []*api.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: 195}}
@@ -257,8 +244,7 @@ func TestCreateRefused(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			n, r := newNode(t), nritest.Start(t)
-			connect(t, r, n.Plugin)
+			n, r := connected(t)
 			pod := podOf("a", c.shares)
 			n.ledger.grant(gpu0, slice30(pod))
 			if c.change != nil {
@@ -271,4 +257,253 @@ func TestCreateRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A pod that the scheduler binds before the watch has delivered its slices is
+// confirmed by the API server.
+func TestCreateBeforeTheWatch(t *testing.T) {
+	n, r := connected(t)
+	pod := podOf("a", share30)
+	n.ledger.server = &v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{
+		{UUID: gpu1, Core: 100, Mem: size, Slices: []v1alpha1.Slice{slice30(pod)}},
+	}}}
+	c := containerOf(pod, "main")
+	got, err := r.Create(pod, c)
+	must.Do(t, err)
+	if want := []string{"vernier.dev/gpu=" + gpu1}; !reflect.DeepEqual(cdiNames(got), want) {
+		t.Errorf("CDI devices %v, want %v", cdiNames(got), want)
+	}
+	if err := r.StartContainer(pod, c); err != nil {
+		t.Errorf("start: %v", err)
+	}
+}
+
+// Invariant 1: what is held for a gang is not granted: it can be taken back from a
+// container that runs. A watch that is behind the end of the hold keeps nobody out.
+func TestCreateOnHeldSlices(t *testing.T) {
+	n, r, pod := granted(t)
+	n.ledger.watched.Spec.Holds = []v1alpha1.Hold{{Owner: "podgroups./ns/gang", Pods: []types.UID{uid(pod)}}}
+	n.ledger.server = n.ledger.watched.DeepCopy()
+	if _, err := r.Create(pod, containerOf(pod, "main")); err == nil || !strings.Contains(err.Error(), "held for its gang") {
+		t.Errorf("held: %v", err)
+	}
+	if n.Table.Holds(uid(pod)) {
+		t.Error("it is entered as one that uses them")
+	}
+	n.ledger.err = errors.New("connection refused")
+	if _, err := r.Create(pod, containerOf(pod, "main")); err == nil || !strings.Contains(err.Error(), "cannot be confirmed") {
+		t.Errorf("held, as far as is known: %v", err)
+	}
+	n.ledger.err = nil
+	watched := n.ledger.watched.DeepCopy()
+	n.loseSpec()
+	if _, err := r.Create(pod, containerOf(pod, "main")); err == nil || !strings.Contains(err.Error(), "held for its gang") {
+		t.Errorf("held, and the watch has nothing of it: %v", err)
+	}
+	n.ledger.watched, n.ledger.server.Spec.Holds = *watched, nil
+	if _, err := r.Create(pod, containerOf(pod, "main")); err != nil {
+		t.Errorf("granted, and the watch is behind: %v", err)
+	}
+}
+
+// The runtime waits 2 s for all of an answer, so the API server is asked once, however
+// little the watch knows.
+func TestCreateAsksOnce(t *testing.T) {
+	n, r, pod := granted(t)
+	n.ledger.watched.Spec.Holds = []v1alpha1.Hold{{Owner: "podgroups./ns/gang", Pods: []types.UID{uid(pod)}}}
+	n.ledger.server = &v1alpha1.SliceLedger{} // the hold has ended, and the slices with it
+	if _, err := r.Create(pod, containerOf(pod, "main")); err == nil || !strings.Contains(err.Error(), "has no slice for it") {
+		t.Errorf("%v", err)
+	}
+	if n.ledger.reads != 1 {
+		t.Errorf("%d reads", n.ledger.reads)
+	}
+}
+
+// Invariant 4: with a warm cache a container is created, started and ended while
+// the API server is away.
+func TestCreateWithoutAPIServer(t *testing.T) {
+	n, r := connected(t)
+	n.ledger.err = errors.New("connection refused")
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	c := containerOf(pod, "main")
+	if _, err := r.Create(pod, c); err != nil {
+		t.Fatal(err)
+	}
+	must.Do(t, r.StartContainer(pod, c))
+	r.StopContainer(t, pod, c)
+}
+
+// Invariant 2: a plugin that is lost in the middle of a creation fails it, and
+// the one that comes back takes the next try.
+func TestCreateCrash(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	crashing := connect(t, r, n.Plugin)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	stuck := make(chan struct{})
+	n.gpus.onCheck = func() {
+		go crashing.disconnect()
+		<-stuck
+		n.gpus.ill[gpu0] = "the agent is gone"
+	}
+	t.Cleanup(func() { close(stuck) })
+	_, err := r.Create(pod, containerOf(pod, "main"))
+	refusedFor(t, err)
+
+	again := newNode(t)
+	again.ledger.grant(gpu0, slice30(pod))
+	connect(t, r, again.Plugin)
+	if _, err := r.Create(pod, containerOf(pod, "main")); err != nil {
+		t.Errorf("after the crash: %v", err)
+	}
+}
+
+// Invariant 2 and 5: an agent that hangs fails the creation that waits for it and
+// is then dropped: other pods start without waiting, pods with slices do not.
+func TestCreateHung(t *testing.T) {
+	n, r := connected(t)
+	pod, plain := podOf("a", share30), podOf("plain", "")
+	n.ledger.grant(gpu0, slice30(pod))
+	// What hung writes nothing when it goes on, after the test.
+	n.gpus.ill[gpu0] = "it hung"
+	// Every look into the ledger hangs: creations, and the next synchronization.
+	n.ledger.mu.Lock()
+	t.Cleanup(n.ledger.mu.Unlock)
+	nritest.Impatient(t)
+
+	_, err := r.Create(pod, containerOf(pod, "main"))
+	refusedFor(t, err, "deadline")
+	if got, err := r.Create(plain, containerOf(plain, "main")); err != nil || len(env(got)) != 0 {
+		t.Errorf("Invariant 5: %v, %v", got, err)
+	}
+	_, err = r.Create(pod, containerOf(pod, "main"))
+	refusedFor(t, err, "required plugin", v1alpha1.NRIPluginName)
+}
+
+// The annotation for idle time reaches the limits, and a value that means nothing
+// keeps the container from starting.
+func TestCreateBurst(t *testing.T) {
+	for value, says := range map[string]string{"idle": "", "none": "", "always": "none or idle"} {
+		n, r := connected(t)
+		pod := podOf("a", share30)
+		pod.Annotations[v1alpha1.AnnotationBurst] = value
+		n.ledger.grant(gpu0, slice30(pod))
+		adjust, err := r.Create(pod, containerOf(pod, "main"))
+		if says != "" {
+			refusedFor(t, err, v1alpha1.AnnotationBurst, says)
+			continue
+		}
+		must.Do(t, err)
+		for _, m := range adjust.GetMounts() {
+			if m.GetDestination() != layout.Folder {
+				continue
+			}
+			limits, err := layout.ReadFile(filepath.Join(m.GetSource(), filepath.Base(layout.LimitsPath)))
+			if err != nil || limits.Devices[0].MayBurst != (value == "idle") {
+				t.Errorf("%s: %+v, %v", value, limits, err)
+			}
+		}
+	}
+}
+
+// Invariants 1 and 6: a container does not start on slices that were moved since the
+// watch has shown them, nor on a device that they can be moved off this moment.
+func TestSlicesThatWereMoved(t *testing.T) {
+	ill := func(n *testNode) { n.ledger.ill = map[string]bool{gpu0: true} }
+	tests := []struct {
+		name, placed string
+		behind       func(*testNode)
+		server, want string
+	}{
+		{"nothing moved", gpu0, func(*testNode) {}, "", gpu0},
+		{"behind, moved", gpu0, func(n *testNode) { n.ledger.behind = true }, gpu1, gpu1},
+		{"behind, not moved", gpu0, func(n *testNode) { n.ledger.behind = true }, gpu0, gpu0},
+		{"ill, moved", gpu0, ill, gpu1, gpu1},
+		{"ill, not moved", gpu0, ill, gpu0, ""},
+		{"taken back before it was let go", gpu1, func(*testNode) {}, gpu1, gpu1},
+		{"another's annotation", gpu1, func(*testNode) {}, gpu0, gpu0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n, pod := newNode(t), podOf("a", share30)
+			placed := v1alpha1.Placement{Version: v1alpha1.Version, Node: "n", Containers: map[string]v1alpha1.PlacedShare{
+				"main": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: tt.placed, Core: 30, MemMiB: 20480}}},
+				"next": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: gpu0, Core: 30, MemMiB: 20480}}},
+			}}
+			document, err := placed.Encode()
+			must.Do(t, err)
+			pod.Annotations[v1alpha1.AnnotationPlacement] = document
+			if tt.server != "" {
+				n.ledger.grant(tt.server, slice30(pod))
+				n.ledger.server, n.ledger.watched = n.ledger.watched.DeepCopy(), v1alpha1.SliceLedger{}
+			}
+			n.ledger.grant(gpu0, slice30(pod))
+			tt.behind(n)
+			c := containerOf(pod, "main")
+			_, _, err = n.CreateContainer(t.Context(), pod, c)
+			if tt.want == "" {
+				refusedFor(t, err, "its ledger is not updated yet", "retrying")
+				return
+			}
+			must.Do(t, err)
+			if e, _ := n.Table.Get(c.Id); e.Grants[0].UUID != tt.want {
+				t.Errorf("it was given %s, want %s", e.Grants[0].UUID, tt.want)
+			}
+		})
+	}
+}
+
+// On a device in MIG mode a container gets its instance and nothing else, and is
+// started only while the driver has that very instance.
+func TestMIG(t *testing.T) {
+	n, r := connected(t)
+	n.gpus.mig = map[string]v1alpha1.MIGState{gpu0: v1alpha1.MIGEnabled}
+	m, err := mig.New(filepath.Join(t.TempDir(), "mig.json"), mig.Node{
+		Devices: n.gpus, Index: n.ledger.Index, Containers: func() ([]mode.Container, bool) { return n.Table.Containers(), n.Table.Synced() },
+	})
+	must.Do(t, err)
+	n.Modes[v1alpha1.ModeMIG] = m
+	place := v1alpha1.MIGPlace{Profile: 14, Start: 2, Size: 2}
+	is := func(uuid string) {
+		n.gpus.mu.Lock()
+		defer n.gpus.mu.Unlock()
+		n.gpus.instances = []v1alpha1.MIGInstance{{MIGPlace: place, UUID: uuid}}
+	}
+	pod := podOf("a", share30)
+	slice := slice30(pod)
+	slice.Mode, slice.MIG = v1alpha1.ModeMIG, &place
+	n.ledger.grant(gpu0, slice)
+	c := containerOf(pod, "main")
+
+	_, err = r.Create(pod, c)
+	refusedFor(t, err, "MIG instance", "not ready", "tried again")
+
+	is("MIG-1")
+	got, err := r.Create(pod, c)
+	must.Do(t, err)
+	if want := []string{"vernier.dev/gpu=MIG-1"}; !reflect.DeepEqual(cdiNames(got), want) || len(got.GetMounts()) != 0 || env(got)[v1alpha1.EnvVisibleDevices] != "void" {
+		t.Errorf("given %v, mounts %v, environment %v, want %v alone", cdiNames(got), got.GetMounts(), env(got), want)
+	}
+	is("MIG-2")
+	refusedFor(t, r.StartContainer(pod, c), "was destroyed after")
+
+	is("MIG-1")
+	must.Do(t, r.StartContainer(pod, c))
+	want := v1alpha1.SliceStatus{
+		Pod: uid(pod), Ctr: "main", UUID: gpu0, Container: c.Id, Mode: v1alpha1.ModeMIG, MIG: &place,
+		Memory: v1alpha1.GuaranteeHardware, Compute: v1alpha1.GuaranteeHardware,
+	}
+	if all := n.Table.Slices(); len(all) != 1 || !reflect.DeepEqual(all[0], want) {
+		t.Errorf("status %+v, want %+v", all, want)
+	}
+
+	// Invariant 1: nobody else gets onto the instance, whatever the ledger says.
+	second := podOf("b", share30)
+	stray := slice30(second)
+	stray.Mode, stray.MIG = v1alpha1.ModeMIG, &place
+	n.ledger.grant(gpu0, stray)
+	_, err = r.Create(second, containerOf(second, "main"))
+	refusedFor(t, err, "container main of pod team/a has the MIG instance")
 }

@@ -60,7 +60,7 @@ func (r *ContainerIndex) Batch() []batch.Container {
 
 // add takes a container up, sliced if it is in the table; seen tells that it is being
 // started just now.
-func (r *ContainerIndex) add(pod *api.PodSandbox, c *api.Container, sliced, seen bool) {
+func (r *ContainerIndex) add(pod *api.PodSandbox, request *podrequest.Request, c *api.Container, sliced, seen bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.byID == nil {
@@ -73,7 +73,7 @@ func (r *ContainerIndex) add(pod *api.PodSandbox, c *api.Container, sliced, seen
 	}
 	// The sandbox keeps the annotation that the pod was created with. The user's own word is
 	// enough, since it only takes away; one that cannot be read says nothing.
-	if marked(pod, c) && podrequest.OfAnnotations(pod.GetAnnotations()).QoS == v1alpha1.QoSOpportunistic {
+	if marked(pod, c) && request.QoS == v1alpha1.QoSOpportunistic {
 		h.Batch = &batch.Container{
 			ID: h.ID, Name: h.Name, Namespace: h.Pod.Namespace, Pod: h.Pod.Name, UID: h.Pod.UID,
 			PID: c.GetPid(), Quota: batch.QuotaOf(c.GetLinux().GetResources()), Seen: seen,

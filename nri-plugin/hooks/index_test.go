@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 )
 
@@ -33,16 +34,12 @@ func TestContainerIndex(t *testing.T) {
 
 	first, second := containerOf(b, "first"), containerOf(b, "second")
 	for _, c := range []*api.Container{first, second} {
-		if err := r.StartContainer(b, c); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, r.StartContainer(b, c))
 	}
 	has("started", map[*api.Container]bool{first: true, second: true})
 	r.StopContainer(t, b, first)
 	has("stopped", map[*api.Container]bool{first: false, second: true, listed: true})
-	if err := r.Adaptation.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: b}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Adaptation.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: b}))
 	has("sandbox stopped", map[*api.Container]bool{second: false, listed: true})
 
 	// What ended unseen is gone with the next list.
@@ -68,9 +65,7 @@ func TestContainerIndexKeepsAccessToGPUs(t *testing.T) {
 	sliced.Env = append(sliced.Env, void)
 	sliced.Linux.Devices = given.Linux.Devices
 	for c, of := range map[*api.Container]*api.PodSandbox{sliced: pod, kept: other, all: other} {
-		if err := r.StartContainer(of, c); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, r.StartContainer(of, c))
 	}
 	for c, want := range map[*api.Container]Holder{
 		given: {Opens: true}, unknown: {}, sliced: {Sliced: true, Kept: true}, kept: {Kept: true}, all: {Opens: true},

@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/nri-plugin/mode/exclusive"
 	"vernier.dev/vernier/nri-plugin/mode/limiter"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 )
 
@@ -56,9 +57,7 @@ func newNode(t testing.TB) *testNode {
 	dir := t.TempDir()
 	nritest.UnmountAfter(t, dir)
 	library := filepath.Join(dir, "libvgpu.so")
-	if err := os.WriteFile(library, []byte("library"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(library, []byte("library"), 0o600))
 	n := &testNode{
 		ledger: &testLedger{}, gpus: newGPUs(), events: &testEvents{},
 		state: filepath.Join(dir, "state"),
@@ -67,9 +66,7 @@ func newNode(t testing.TB) *testNode {
 		Devices: n.gpus,
 		Leaf:    func(_ uint32, container string) (string, error) { return "/cgroup/" + container, nil },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	n.limiter = files
 	n.Plugin = &Plugin{
 		Ledger: n.ledger, Devices: n.gpus, Table: &attach.ContainerTable{}, Report: n.events, Log: logr.Discard(),
@@ -82,6 +79,23 @@ func newNode(t testing.TB) *testNode {
 		},
 	}
 	return n
+}
+
+// connected is a node agent that a runtime has taken up.
+func connected(t *testing.T) (*testNode, *nritest.Runtime) {
+	t.Helper()
+	n, r := newNode(t), nritest.Start(t)
+	connect(t, r, n.Plugin)
+	return n, r
+}
+
+// granted is connected, and a pod that has a slice of gpu0.
+func granted(t *testing.T) (*testNode, *nritest.Runtime, *api.PodSandbox) {
+	t.Helper()
+	n, r := connected(t)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	return n, r, pod
 }
 
 // restarted is the plugin of an agent's next process, on the same node.

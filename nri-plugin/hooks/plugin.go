@@ -38,7 +38,7 @@ const fetchTimeout = time.Second
 type Ledger interface {
 	// Index is the latest version that the watch delivered.
 	Index() *ledger.Index
-	// Behind reports whether that may not show what was moved off a device that was unhealthy.
+	// Behind reports whether that may not show what was moved off an unhealthy device.
 	Behind() bool
 	// Fetch asks the API server.
 	Fetch(context.Context) (*ledger.Index, error)
@@ -144,4 +144,40 @@ func grace(c *api.Container) time.Duration {
 // reason) what to do.
 func refusal(pod *api.PodSandbox, c *api.Container, reason error) error {
 	return fmt.Errorf("vernier: container %s of pod %s is not started: %w", c.GetName(), owner(pod), reason)
+}
+
+// runtimeWaits is how long the runtime waits for an answer where it does not say so. It
+// holds every other container of the node for that time, and drops a plugin that is later. It
+// would then start a container whose limits are not set yet (NRI before 0.12.5), or refuse
+// it without a word on why.
+const runtimeWaits = 2 * time.Second
+
+// answering bounds what is done for one answer: three quarters of the time that the runtime
+// waits, which comes with the request, for it is a setting of containerd.
+func (p *Plugin) answering(ctx context.Context) (context.Context, context.CancelFunc) {
+	waits := runtimeWaits
+	if end, bounded := ctx.Deadline(); bounded {
+		waits = time.Until(end)
+	}
+	limit := waits / 4 * 3
+	if p.AnswerWithin > 0 {
+		limit = min(limit, p.AnswerWithin)
+	}
+	return context.WithTimeout(ctx, limit)
+}
+
+// callWithDeadline does what may wait for the driver, and reports whether it was done before ctx
+// ended. A call of the driver cannot be cancelled: one that hangs is left behind.
+func callWithDeadline[T any](ctx context.Context, do func() T) (result T, done bool) {
+	if ctx.Err() != nil {
+		return result, false
+	}
+	answer := make(chan T, 1)
+	go func() { answer <- do() }()
+	select {
+	case result = <-answer:
+		return result, true
+	case <-ctx.Done():
+		return result, false
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/nri/pkg/stub"
 	"github.com/go-logr/logr"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 )
 
@@ -90,17 +91,11 @@ func connectOther(t testing.TB, r *nritest.Runtime, adjust func(*api.ContainerAd
 	t.Helper()
 	o := &otherPlugin{adjust: adjust, synced: make(chan struct{})}
 	conn, err := net.Dial("unix", r.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	s, err := stub.New(o, stub.WithConnection(conn), stub.WithPluginName("other"), stub.WithPluginIdx("90"),
 		stub.WithLogger(logger{logr.Discard()}), stub.WithOnClose(func() {}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
+	must.Do(t, s.Start(context.Background()))
 	t.Cleanup(s.Stop)
 	<-o.synced
 	r.Admitted()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
@@ -22,7 +23,7 @@ func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api
 		p.Log.Error(err, "refused", "pod", owner(pod), "container", c.GetName())
 		return refusal(pod, c, err)
 	}
-	p.Containers.add(pod, c, sliced, true)
+	p.Containers.add(pod, podrequest.OfAnnotations(pod.GetAnnotations()), c, sliced, true)
 	return nil
 }
 

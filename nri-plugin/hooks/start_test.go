@@ -12,6 +12,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 )
 
@@ -49,9 +50,7 @@ func TestStartGuarantee(t *testing.T) {
 			if len(n.Table.Slices()) != 0 {
 				t.Error("a container that does not run yet is in the status")
 			}
-			if err := r.StartContainer(pod, ctr); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, r.StartContainer(pod, ctr))
 			got := n.Table.Slices()
 			if len(got) != 1 || !strings.Contains(got[0].Note, c.note) || (c.note == "") != (got[0].Note == "") {
 				t.Fatalf("status %+v, want a note with %q", got, c.note)
@@ -95,10 +94,7 @@ func TestStartRefused(t *testing.T) {
 // Invariant 2: a container that has slices and did not come through us is not
 // started by us either.
 func TestStartUnprepared(t *testing.T) {
-	n, r := newNode(t), nritest.Start(t)
-	connect(t, r, n.Plugin)
-	pod := podOf("a", share30)
-	n.ledger.grant(gpu0, slice30(pod))
+	_, r, pod := granted(t)
 	refusedFor(t, r.StartContainer(pod, containerOf(pod, "main")), "delete the pod")
 	if err := r.StartContainer(podOf("plain", ""), containerOf(podOf("plain", ""), "main")); err != nil {
 		t.Errorf("plain: %v", err)

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 )
 
@@ -32,14 +33,14 @@ func TestSteeringVariables(t *testing.T) {
 		"a CUDA image":              {env: cuda},
 		"pipe":                      {env: []string{pipe + "=/hostile"}, want: map[string]string{pipe: "/tmp/nvidia-mps"}, says: []string{pipe, "envFrom", "remove it"}},
 		"limits":                    {env: []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=9=1G"}, want: map[string]string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ""}, says: []string{"PINNED"}},
-		"pipe twice":                {env: []string{pipe + "=/image", "A=b", pipe + "=/pod"}, refused: []string{pipe, "remove it from the pod", "envFrom"}},
+		"pipe twice":                {env: []string{pipe + "=/image", "A=b", pipe + "=/pod"}, refused: []string{pipe, "Remove it from the pod", "envFrom"}},
 		"devices within":            {env: []string{visible + "=0"}},
 		"its own device":            {env: []string{visible + "=" + gpu0}},
 		"no device":                 {env: []string{visible + "="}},
 		"devices beyond":            {env: []string{visible + "=3"}, want: map[string]string{visible: "0"}, says: []string{visible}},
 		"another's device":          {env: []string{visible + "=" + gpu1}, want: map[string]string{visible: "0"}, says: []string{visible}},
 		"image beyond, pod within":  {env: []string{visible + "=3", visible + "=0"}},
-		"image within, pod beyond":  {env: []string{visible + "=0", visible + "=3"}, refused: []string{visible, "remove it from the pod"}},
+		"image within, pod beyond":  {env: []string{visible + "=0", visible + "=3"}, refused: []string{visible, "Remove it from the pod"}},
 		"preload":                   {env: []string{"LD_PRELOAD=libjemalloc.so"}, says: []string{"LD_PRELOAD", "is kept"}},
 		"mark":                      {env: []string{mark + "=uid-a"}, refused: []string{mark, "ConfigMap or Secret"}},
 		"a Service of like a name":  {env: []string{"VERNIER_SLICE_PORT=tcp://10.0.0.1:80", "VERNIER_PORT=1"}},
@@ -51,18 +52,13 @@ func TestSteeringVariables(t *testing.T) {
 		"both, and one to be known": {env: []string{pipe + "=/x", visible + "=1", "LD_AUDIT=x"}, want: map[string]string{pipe: "/tmp/nvidia-mps", visible: "0"}, says: []string{pipe, visible, "LD_AUDIT"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, r := newNode(t), nritest.Start(t)
-			connect(t, r, n.Plugin)
-			pod := podOf("a", share30)
-			n.ledger.grant(gpu0, slice30(pod))
+			n, r, pod := granted(t)
 			got, err := r.Create(pod, containerOf(pod, "main", c.env...))
 			if c.refused != nil {
 				refusedFor(t, err, append(c.refused, "container main of pod team/a")...)
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			have := env(got)
 			delete(have, v1alpha1.EnvSlice)
 			delete(have, v1alpha1.EnvVisibleDevices)
@@ -114,9 +110,7 @@ func TestSteeringVariables_WhereTheyStand(t *testing.T) {
 // What the slice's mode sets itself stays.
 func TestSteeringVariables_WhenTheModeHasThem(t *testing.T) {
 	s, err := steers(&api.Container{Env: []string{"CUDA_MPS_PIPE_DIRECTORY=/hostile", "CUDA_MPS_CLIENT_PRIORITY=1"}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	adjust := &api.ContainerAdjustment{}
 	adjust.AddEnv("CUDA_MPS_PIPE_DIRECTORY", "/ours")
 	s.adjust(adjust)
@@ -127,14 +121,11 @@ func TestSteeringVariables_WhenTheModeHasThem(t *testing.T) {
 
 // A container without a slice keeps its variables; beside a share it may not bear our mark.
 func TestSteeringVariables_WhenWithoutASlice(t *testing.T) {
-	n, r := newNode(t), nritest.Start(t)
-	connect(t, r, n.Plugin)
+	n, r := connected(t)
 	plain, beside := podOf("plain", ""), podOf("beside", share30)
 	for _, pod := range []*api.PodSandbox{plain, beside} {
 		got, err := r.Create(pod, containerOf(pod, "sidecar", "CUDA_MPS_PIPE_DIRECTORY=/x", "CUDA_VISIBLE_DEVICES=7", "LD_PRELOAD=x"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if len(got.GetEnv()) != 1 || len(n.events.said) != 0 {
 			t.Errorf("pod %s: environment %v, said %q", pod.Name, env(got), n.events.said)
 		}
@@ -164,8 +155,7 @@ func TestVetoSteeringVariables(t *testing.T) {
 		"preload":    {nil, func(a *api.ContainerAdjustment) { a.AddEnv("LD_PRELOAD", "x") }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, r := newNode(t), nritest.Start(t)
-			connect(t, r, n.Plugin)
+			n, r := connected(t)
 			connectOther(t, r, c.other)
 			pod := podOf("a", share30)
 			n.ledger.grant(gpu0, slice30(pod))
@@ -190,5 +180,40 @@ func TestNRIRemovesNoVariableOfTheImage(t *testing.T) {
 	got, err := r.Create(pod, containerOf(pod, "main", "A=1"))
 	if err != nil || len(got.GetEnv()) != 0 {
 		t.Errorf("adjusted to %v, %v", got.GetEnv(), err)
+	}
+}
+
+// Invariant 3: whatever the environment says, it ends up asking for nothing, or
+// the container is refused with the variable and the remedy.
+func TestMaskVisibleDevices(t *testing.T) {
+	const name = v1alpha1.EnvVisibleDevices
+	for text, c := range map[string]struct {
+		env     []string
+		refused bool
+	}{
+		"none":                   {nil, false},
+		"the image's":            {[]string{name + "=all"}, false},
+		"image and pod":          {[]string{name + "=all", "A=b", name + "=GPU-1"}, true},
+		"the pod asks for none":  {[]string{name + "=all", name + "=none"}, false},
+		"the pod asks for void":  {[]string{name + "=all", name + "=void"}, false},
+		"the pod empties it":     {[]string{name + "=all", name + "="}, false},
+		"void first":             {[]string{name + "=void", name + "=0"}, true},
+		"another of like a name": {[]string{name + "=all", name + "_X=all"}, false},
+	} {
+		adjust := &api.ContainerAdjustment{}
+		err := maskVisibleDevices(&api.Container{Env: c.env}, adjust)
+		if (err != nil) != c.refused {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if err != nil {
+			if !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "Remove it from the pod") {
+				t.Errorf("%s: refused without the remedy: %v", text, err)
+			}
+			continue
+		}
+		if len(adjust.Env) != 1 || adjust.Env[0].Key != name || adjust.Env[0].Value != v1alpha1.EnvVisibleDevicesVoid {
+			t.Errorf("%s: adjusted to %v", text, adjust.Env)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/ledger"
@@ -36,8 +37,9 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 	defer stop()
 	index := p.Ledger.Index()
 	sandboxes := make(map[string]*api.PodSandbox, len(pods))
+	requests := make(map[string]*podrequest.Request, len(pods))
 	for _, pod := range pods {
-		sandboxes[pod.GetId()] = pod
+		sandboxes[pod.GetId()], requests[pod.GetId()] = pod, podrequest.OfAnnotations(pod.GetAnnotations())
 	}
 	p.Containers.clear()
 	var entries []attach.Entry
@@ -48,7 +50,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 		}
 		grants := index.Grants(ledger.Key{Pod: uid(pod), Container: c.GetName()})
 		prepared := marked(pod, c)
-		p.Containers.add(pod, c, prepared || len(grants) > 0, false)
+		p.Containers.add(pod, requests[pod.GetId()], c, prepared || len(grants) > 0, false)
 		switch {
 		case len(grants) > 0 && !prepared:
 			p.unenforced(pod, c)
@@ -63,7 +65,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 		entry := attach.Entry{Sandbox: pod.GetId(), Prepared: prepared, Grace: grace(c), Container: mode.Container{
 			Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants, Mounts: c.GetMounts(),
 		}}
-		entry.CPUs = p.foundCPUs(pod, c)
+		entry.CPUs = p.foundCPUs(requests[pod.GetId()], c)
 		// One that does not run yet must not be started without the ledger.
 		if prepared && c.GetState() != api.ContainerState_CONTAINER_CREATED {
 			if len(grants) == 0 {

@@ -6,12 +6,14 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 )
 
@@ -31,9 +33,7 @@ func TestSynchronizeAfterRestart(t *testing.T) {
 	n.gpus.limits[gpu0+"/cgroup/"+c.Id] = 20480
 	given := &api.ContainerAdjustment{}
 	held := mode.Container{Pod: uid(pod), Owner: owner(pod), Name: "main", ID: c.Id, Grants: n.ledger.Index().Grants(ledger.Key{Pod: uid(pod), Container: "main"})}
-	if err := n.limiter.Inject(held, given); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.limiter.Inject(held, given))
 	c.Mounts = given.GetMounts()
 	stopped := containerOf(pod, "done", v1alpha1.EnvSlice+"="+pod.Uid)
 	stopped.State = api.ContainerState_CONTAINER_STOPPED
@@ -100,9 +100,7 @@ func TestSynchronizeCreated(t *testing.T) {
 	c.State = api.ContainerState_CONTAINER_CREATED
 	r.Lists([]*api.PodSandbox{pod}, []*api.Container{c})
 	connect(t, r, n.Plugin)
-	if err := r.StartContainer(pod, c); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.StartContainer(pod, c))
 	if got := n.Table.Slices(); len(got) != 1 || got[0].Memory != v1alpha1.GuaranteeDriver {
 		t.Errorf("slices %+v", got)
 	}
@@ -186,8 +184,7 @@ func TestSynchronizeCounts(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			n, r := newNode(t), nritest.Start(t)
-			connect(t, r, n.Plugin)
+			n, r := connected(t)
 			a := podOf("a", "")
 			c.slice.Pod, c.slice.Owner, c.slice.Ctr = uid(a), owner(a), "main"
 			n.ledger.grant(gpu0, c.slice)
@@ -195,9 +192,7 @@ func TestSynchronizeCounts(t *testing.T) {
 			if _, err := r.Create(a, ctr); err != nil {
 				t.Fatal(err)
 			}
-			if err := r.StartContainer(a, ctr); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, r.StartContainer(a, ctr))
 			n.ledger.watched.Status.Slices = n.Table.Slices()
 			r = nritest.Start(t)
 			running(ctr, v1alpha1.EnvSlice+"="+a.Uid)
@@ -244,4 +239,32 @@ func TestSynchronizeLostBeforeStart(t *testing.T) {
 	n.Plugin = n.restarted()
 	connect(t, r, n.Plugin)
 	refusedFor(t, r.StartContainer(pod, c), "no slices")
+}
+
+// How long slices may outlive their pod is the kubelet's word on the container, which is there
+// after a restart of the agent too, and an hour at most.
+func TestHostileGrace(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"30": 30 * time.Second, "0": 0, "3600": time.Hour, "3601": time.Hour, "94608000": time.Hour,
+		"9223372036854775807": time.Hour, "": time.Hour, "-1": time.Hour, "soon": time.Hour,
+	} {
+		n, r := newNode(t), nritest.Start(t)
+		first := connect(t, r, n.Plugin)
+		pod := podOf("a", share30)
+		n.ledger.grant(gpu0, slice30(pod))
+		c := containerOf(pod, "main")
+		c.Annotations = map[string]string{"io.kubernetes.pod.terminationGracePeriod": text}
+		if _, err := r.Create(pod, c); err != nil {
+			t.Fatal(err)
+		}
+		if e, _ := n.Table.Get(c.Id); e.Grace != want {
+			t.Errorf("%q: %s, want %s", text, e.Grace, want)
+		}
+		first.disconnect()
+		r.Lists([]*api.PodSandbox{pod}, []*api.Container{running(c, v1alpha1.EnvSlice+"="+pod.Uid)})
+		connect(t, r, n.Plugin)
+		if e, _ := n.Table.Get(c.Id); e.Grace != want {
+			t.Errorf("%q: %s after a restart, want %s", text, e.Grace, want)
+		}
+	}
 }

@@ -3,12 +3,16 @@
 package inventory
 
 import (
+	"bufio"
 	"errors"
 	"os/exec"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -29,14 +33,14 @@ func TestActivity(t *testing.T) {
 	ask := func() device.Activity {
 		t.Helper()
 		a, err := inv.Activity(uuid)
-		must(t, err)
+		must.Do(t, err)
 		return a
 	}
 	if a := ask(); a != nil {
 		t.Errorf("known from one sample: %v", a)
 	}
 	for metric, value := range map[int]float64{3: 13.7, 10: 19, 20: 5.5, 21: 27.5, 60: 3, 61: 4} {
-		must(t, s.GPM(uuid, metric, value))
+		must.Do(t, s.GPM(uuid, metric, value))
 	}
 	burn(t, s)
 	now = now.Add(999 * time.Millisecond)
@@ -56,7 +60,7 @@ func TestActivity(t *testing.T) {
 	if busy := a[device.SMActive]; busy <= 0 || busy > 1 {
 		t.Errorf("busy: %v", busy)
 	}
-	must(t, s.GPM(uuid, 10, 20))
+	must.Do(t, s.GPM(uuid, 10, 20))
 	if again := ask(); again[device.DRAMActive] != a[device.DRAMActive] {
 		t.Errorf("a reader that comes just after another: %v", again)
 	}
@@ -66,12 +70,12 @@ func TestActivity(t *testing.T) {
 	}
 
 	// A device that doesn't answer begins again when it does.
-	must(t, s.Lose(uuid))
+	must.Do(t, s.Lose(uuid))
 	now = now.Add(time.Minute)
 	if a, err := inv.Activity(uuid); err == nil {
 		t.Errorf("lost: %v", a)
 	}
-	must(t, s.Recover(uuid))
+	must.Do(t, s.Recover(uuid))
 	if a := ask(); a != nil {
 		t.Errorf("over the time for which it was lost: %v", a)
 	}
@@ -88,5 +92,84 @@ func burn(t *testing.T, s *simgpu.Sim) {
 	cmd.Env = s.Env("SIMGPU_ALL_DEVICES=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// Processes are listed on the device that they have a context on, and use its
+// memory, whatever the driver's version, until they end.
+func TestProcesses(t *testing.T) {
+	for _, driver := range []string{simgpu.DriverNewest, simgpu.Driver535} {
+		t.Run(driver, func(t *testing.T) {
+			s := simgpu.New(t, simgpu.Config{Driver: driver, GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}}})
+			inv := open(t, s, Options{})
+			devices := scan(t, inv).Devices
+			use, err := inv.Use(devices[0].UUID)
+			must.Do(t, err)
+			idle := use.MemoryBytes
+			demo := exec.Command(s.Program("cudademo"), "--alloc", "16", "--hold")
+			demo.Env = s.Env("CUDA_VISIBLE_DEVICES=1")
+			out, err := demo.StdoutPipe()
+			must.Do(t, err)
+			must.Do(t, demo.Start())
+			end := func() {
+				_ = demo.Process.Kill()
+				_ = demo.Wait()
+			}
+			t.Cleanup(end)
+			for lines := bufio.NewScanner(out); lines.Scan() && !strings.HasPrefix(lines.Text(), "hold"); {
+			}
+			for i, want := range [][]int{nil, {demo.Process.Pid}} {
+				if got, err := inv.Processes(devices[i].UUID); err != nil || !slices.Equal(got, want) {
+					t.Errorf("device %d: %v, %v; want %v", i, got, err, want)
+				}
+				if use, err := inv.Use(devices[i].UUID); err != nil || (use.MemoryBytes > idle) != (len(want) > 0) {
+					t.Errorf("device %d: %+v, %v; idle it uses %d", i, use, err, idle)
+				}
+			}
+			end()
+			if got, err := inv.Processes(devices[1].UUID); err != nil || len(got) != 0 {
+				t.Errorf("after its end: %v, %v", got, err)
+			}
+		})
+	}
+	inv := open(t, simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}}), Options{})
+	if _, _, err := inv.Utilization("GPU-unknown", 0); err == nil {
+		t.Error("an unknown device is busy")
+	}
+	if _, err := inv.Processes("GPU-unknown"); err == nil {
+		t.Error("an unknown device has processes")
+	}
+	if _, err := inv.Use("GPU-unknown"); err == nil {
+		t.Error("an unknown device is in use")
+	}
+}
+
+// A process that works is busy, and one sample of it counts once.
+func TestUtilization(t *testing.T) {
+	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}})
+	inv := open(t, s, Options{})
+	uuid := scan(t, inv).Devices[0].UUID
+	if busy, last, err := inv.Utilization(uuid, 3); err != nil || len(busy) != 0 || last != 3 {
+		t.Errorf("of an idle device %v, %d, %v; want nobody, and the time as before", busy, last, err)
+	}
+	demo := exec.Command(s.Program("cudademo"), "--burn", "600000")
+	demo.Env = s.Env()
+	must.Do(t, demo.Start())
+	t.Cleanup(func() {
+		_ = demo.Process.Kill()
+		_ = demo.Wait()
+	})
+	deadline := time.Now().Add(time.Minute)
+	for {
+		busy, last, err := inv.Utilization(uuid, 0)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("%v, %v; want process %d busy", busy, err, demo.Process.Pid)
+		}
+		if len(busy) == 1 && busy[demo.Process.Pid] > 0 {
+			if busy, _, err := inv.Utilization(uuid, last+uint64(time.Hour.Microseconds())); err != nil || len(busy) != 0 {
+				t.Errorf("later than the last sample: %v, %v", busy, err)
+			}
+			return
+		}
 	}
 }

@@ -71,7 +71,7 @@ func (inv *Inventory) WaitEvent(timeout time.Duration) bool {
 	}
 	if r != nvml.SUCCESS {
 		// The set is of no use while the driver is in trouble, which the next
-		// scan shows; don't spin meanwhile.
+		// scan shows; don't spin.
 		time.Sleep(timeout - min(timeout, time.Since(begun)))
 		return r == nvml.ERROR_GPU_IS_LOST
 	}
@@ -161,11 +161,11 @@ func (inv *Inventory) lasting(name string, knows bool, remedy string) string {
 }
 
 // ail gives the instances of a device their illnesses. An instance that is made
-// again is another one, and well.
+// again is another one, and healthy.
 func (inv *Inventory) ail(u *unit, all []v1alpha1.MIGInstance) {
 	_, knows := inv.recovery(u.handle)
 	for i := range all {
-		all[i].Reason = inv.lasting(all[i].UUID, knows, "; it recovers once it is made again")
+		all[i].Reason = inv.lasting(all[i].UUID, knows, "; it is healthy again once it is made again")
 	}
 	inv.mu.Lock()
 	defer inv.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -21,9 +22,7 @@ func open(t *testing.T, s *simgpu.Sim, o Options) *Inventory {
 	t.Helper()
 	o.Library = s.NVML()
 	inv, lib, err := Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { lib.Shutdown() })
 	return inv
 }
@@ -31,9 +30,7 @@ func open(t *testing.T, s *simgpu.Sim, o Options) *Inventory {
 func scan(t *testing.T, inv *Inventory) device.Snapshot {
 	t.Helper()
 	s, err := inv.Scan()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return s
 }
 
@@ -136,9 +133,7 @@ func TestMemoryLimit(t *testing.T) {
 	now := scan(t, inv)
 	cgroup, other := newCgroup(t), newCgroup(t)
 	uuid := now.Devices[0].UUID
-	if err := inv.SetMemoryLimit(uuid, cgroup, 20480); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, inv.SetMemoryLimit(uuid, cgroup, 20480))
 	for name, c := range map[string]struct {
 		uuid, cgroup string
 		want         v1alpha1.MiB
@@ -165,9 +160,7 @@ func newCgroup(t *testing.T) string {
 		// Not of a name that begins as those of a cluster of test/cluster: its end, beside
 		// this, takes all of them away.
 		dir, err := os.MkdirTemp(mount, "inventory-test-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		t.Cleanup(func() { os.Remove(dir) })
 		return dir
 	}
@@ -180,9 +173,7 @@ func TestLost(t *testing.T) {
 	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}}})
 	inv := open(t, s, Options{})
 	uuid := scan(t, inv).Devices[1].UUID
-	if err := s.Lose(uuid); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Lose(uuid))
 	event(t, inv)
 	now := scan(t, inv)
 	if d, _ := now.Device(uuid); d.Healthy || !strings.Contains(d.Reason, "off the bus") {
@@ -194,9 +185,7 @@ func TestLost(t *testing.T) {
 	if _, err := inv.Memory(uuid); err == nil {
 		t.Error("a lost device answers")
 	}
-	if err := s.Recover(uuid); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Recover(uuid))
 	now = scan(t, inv)
 	if d, _ := now.Device(uuid); !d.Healthy {
 		t.Errorf("recovered: %+v", d)
@@ -221,9 +210,7 @@ func TestEvents(t *testing.T) {
 			s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}}})
 			inv := open(t, s, Options{})
 			uuid := scan(t, inv).Devices[1].UUID
-			if err := c.cause(s, uuid); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, c.cause(s, uuid))
 			event(t, inv)
 			now := scan(t, inv)
 			if d, _ := now.Device(uuid); d.Healthy || !strings.Contains(d.Reason, c.says) {
@@ -243,7 +230,7 @@ func TestHarmlessXids(t *testing.T) {
 	inv := open(t, s, Options{})
 	uuid := scan(t, inv).Devices[0].UUID
 	for _, xid := range []int{13, 31, 43, 45, 68, 109} {
-		must(t, s.Xid(uuid, xid))
+		must.Do(t, s.Xid(uuid, xid))
 		if inv.WaitEvent(time.Second) {
 			t.Errorf("Xid %d is taken for critical", xid)
 		}
@@ -251,7 +238,7 @@ func TestHarmlessXids(t *testing.T) {
 	if d := scan(t, inv).Devices[0]; !d.Healthy {
 		t.Errorf("%+v", d)
 	}
-	must(t, s.Xid(uuid, 95))
+	must.Do(t, s.Xid(uuid, 95))
 	event(t, inv)
 }
 
@@ -298,4 +285,84 @@ func TestNoLibrary(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "--nvml-library") {
 		t.Errorf("%v", err)
 	}
+}
+
+// A device that has fallen off the bus before the agent was started cannot say who
+// it is: the others are served, and it is once it is back.
+func TestLostFromTheStart(t *testing.T) {
+	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 3}}})
+	must.Do(t, s.Lose("1"))
+	inv := open(t, s, Options{})
+	got := scan(t, inv)
+	if len(got.Devices) != 2 || got.Devices[0].Index != 0 || got.Devices[1].Index != 2 || len(got.Usable()) != 2 {
+		t.Errorf("devices %+v, want those of index 0 and 2", got.Devices)
+	}
+	if len(got.Unseen) != 1 || !strings.Contains(got.Unseen[0], "device 1") {
+		t.Errorf("unseen %q, want device 1", got.Unseen)
+	}
+	must.Do(t, s.Xid(got.Devices[1].UUID, 48))
+	event(t, inv)
+	must.Do(t, s.Recover("1"))
+	if got = scan(t, inv); len(got.Devices) != 3 || len(got.Unseen) != 0 || !got.Devices[1].Healthy || got.Devices[2].Healthy {
+		t.Errorf("recovered: %+v", got)
+	}
+	must.Do(t, s.Xid("1", 48))
+	event(t, inv)
+	if got = scan(t, inv); got.Devices[1].Healthy {
+		t.Error("its events are not heard")
+	}
+	for _, device := range []string{"0", "1", "2"} {
+		must.Do(t, s.Lose(device))
+	}
+	if _, err := open(t, s, Options{}).Scan(); err == nil {
+		t.Error("a node whose devices are all lost is looked at without an error")
+	}
+}
+
+// Another device in the place of a known one, another library file and another kernel
+// module each need a process that loads NVML anew.
+func TestReplaced(t *testing.T) {
+	for name, test := range map[string]struct {
+		cause func(t *testing.T, s *simgpu.Sim, library string)
+		says  string
+	}{
+		"device": {func(t *testing.T, s *simgpu.Sim, _ string) { must.Do(t, s.Replace("1")) }, "took the place of GPU-"},
+		"library": {func(t *testing.T, _ *simgpu.Sim, library string) {
+			must.Do(t, os.Rename(library, library+".old"))
+			copyFile(t, library+".old", library)
+		}, "was replaced"},
+		"library gone": {func(t *testing.T, _ *simgpu.Sim, library string) { must.Do(t, os.Remove(library)) }, "was replaced"},
+		"module":       {func(t *testing.T, s *simgpu.Sim, _ string) { must.Do(t, s.Module("616.1")) }, "kernel module"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}}})
+			library := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+			copyFile(t, s.NVML(), library)
+			inv, lib, err := Open(Options{Library: library})
+			must.Do(t, err)
+			t.Cleanup(func() { lib.Shutdown() })
+			scan(t, inv)
+			test.cause(t, s, library)
+			if _, err := inv.Scan(); !errors.Is(err, device.ErrReplaced) || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%v, want %v that says %q", err, device.ErrReplaced, test.says)
+			}
+		})
+	}
+}
+
+// A library beside another version of the kernel module is not opened, and what to do
+// is said.
+func TestMismatch(t *testing.T) {
+	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}})
+	must.Do(t, s.Module("616.1"))
+	if _, _, err := Open(Options{Library: s.NVML()}); !errors.Is(err, device.ErrMismatch) || !strings.Contains(err.Error(), "version mismatch") {
+		t.Errorf("%v, want %v", err, device.ErrMismatch)
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(from)
+	must.Do(t, err)
+	must.Do(t, os.WriteFile(to, text, 0o755))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -52,9 +53,7 @@ func TestTopology(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := json.Marshal(scan(t, open(t, simgpu.New(t, c.config), Options{})).Topology)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if string(got) != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
@@ -79,9 +78,7 @@ func TestTopologyFollowsLinks(t *testing.T) {
 		{"they are up again", func() error { return s.Links("2", true) }, "0-7"},
 		{"one is lost", func() error { return s.Lose("7") }, "0-6"},
 	} {
-		if err := step.do(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, step.do())
 		got := scan(t, inv).Topology
 		if got == nil || len(got.NVLink) != 1 || string(got.NVLink[0]) != step.want {
 			t.Errorf("%s: %+v, want %s", step.what, got, step.want)

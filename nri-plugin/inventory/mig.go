@@ -171,7 +171,7 @@ func (inv *Inventory) instances(u *unit, profiles []v1alpha1.MIGProfile) ([]v1al
 		for _, gi := range gis {
 			info, r := gi.GetInfo()
 			if r == nvml.ERROR_NOT_FOUND || r == nvml.ERROR_INVALID_ARGUMENT {
-				continue // gone meanwhile
+				continue // gone by now
 			}
 			if r != nvml.SUCCESS {
 				return nil, fmt.Errorf("reading an instance of profile %d: %w", p.ID, r)

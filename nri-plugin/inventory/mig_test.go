@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -24,13 +26,6 @@ func migDevice(t *testing.T, model string) (*Inventory, v1alpha1.DeviceStatus) {
 	}
 	inv := open(t, simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: model, MIG: true}}}), Options{})
 	return inv, scan(t, inv).Devices[0]
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // What a device can be cut into is what its driver says.
@@ -60,8 +55,8 @@ func TestInstances(t *testing.T) {
 	inv, d := migDevice(t, simgpu.A100)
 	three, one := v1alpha1.MIGPlace{Profile: 9, Start: 4, Size: 4}, v1alpha1.MIGPlace{Profile: 19, Start: 2, Size: 1}
 	for range 2 {
-		must(t, inv.CreateInstance(d.UUID, three))
-		must(t, inv.CreateInstance(d.UUID, one))
+		must.Do(t, inv.CreateInstance(d.UUID, three))
+		must.Do(t, inv.CreateInstance(d.UUID, one))
 	}
 	got := scan(t, inv).Devices[0].Instances
 	if len(got) != 2 || got[0].MIGPlace != one || got[1].MIGPlace != three || got[0].UUID == "" || got[1].UUID == "" || got[0].UUID == got[1].UUID {
@@ -71,7 +66,7 @@ func TestInstances(t *testing.T) {
 		t.Errorf("a place that is taken: %v", err)
 	}
 	for range 2 {
-		must(t, inv.DestroyInstance(d.UUID, three))
+		must.Do(t, inv.DestroyInstance(d.UUID, three))
 	}
 	if got, err := inv.Instances(d.UUID); err != nil || len(got) != 1 || got[0].MIGPlace != one {
 		t.Errorf("instances %+v, %v", got, err)
@@ -83,7 +78,7 @@ func TestInstances(t *testing.T) {
 func TestInstanceHalfMade(t *testing.T) {
 	inv, d := migDevice(t, simgpu.A100)
 	u, err := inv.unit(d.UUID)
-	must(t, err)
+	must.Do(t, err)
 	_, r := u.handle.CreateGpuInstanceWithPlacement(&nvml.GpuInstanceProfileInfo{Id: 14}, &nvml.GpuInstancePlacement{Start: 2, Size: 2})
 	if r != nvml.SUCCESS {
 		t.Fatal(r)
@@ -92,11 +87,11 @@ func TestInstanceHalfMade(t *testing.T) {
 	if got, err := inv.Instances(d.UUID); err != nil || len(got) != 1 || got[0] != (v1alpha1.MIGInstance{MIGPlace: at}) {
 		t.Errorf("half made: %+v, %v", got, err)
 	}
-	must(t, inv.CreateInstance(d.UUID, at))
+	must.Do(t, inv.CreateInstance(d.UUID, at))
 	if got, err := inv.Instances(d.UUID); err != nil || len(got) != 1 || got[0].UUID == "" {
 		t.Errorf("finished: %+v, %v", got, err)
 	}
-	must(t, inv.DestroyInstance(d.UUID, at))
+	must.Do(t, inv.DestroyInstance(d.UUID, at))
 
 	gi, r := u.handle.CreateGpuInstanceWithPlacement(&nvml.GpuInstanceProfileInfo{Id: 14}, &nvml.GpuInstancePlacement{Start: 2, Size: 2})
 	if r != nvml.SUCCESS {
@@ -114,7 +109,7 @@ func TestInstanceHalfMade(t *testing.T) {
 			t.Errorf("cut up: %+v, %v", got, err)
 		}
 	}
-	must(t, inv.DestroyInstance(d.UUID, at))
+	must.Do(t, inv.DestroyInstance(d.UUID, at))
 	if got, err := inv.Instances(d.UUID); err != nil || len(got) != 0 {
 		t.Errorf("destroyed: %+v, %v", got, err)
 	}
@@ -146,17 +141,17 @@ func TestInstanceIll(t *testing.T) {
 	inv := open(t, s, Options{})
 	uuid := scan(t, inv).Devices[0].UUID
 	first, second := v1alpha1.MIGPlace{Profile: 19, Start: 0, Size: 1}, v1alpha1.MIGPlace{Profile: 19, Start: 1, Size: 1}
-	must(t, inv.CreateInstance(uuid, first))
-	must(t, inv.CreateInstance(uuid, second))
+	must.Do(t, inv.CreateInstance(uuid, first))
+	must.Do(t, inv.CreateInstance(uuid, second))
 	u, err := inv.unit(uuid)
-	must(t, err)
+	must.Do(t, err)
 	gi, found, err := inv.find(u, second)
 	if err != nil || !found {
 		t.Fatal(found, err)
 	}
 	info, _ := gi.GetInfo()
-	must(t, s.InstanceXid(uuid, 31, int(info.Id))) // a program's fault
-	must(t, s.InstanceXid(uuid, 48, int(info.Id)))
+	must.Do(t, s.InstanceXid(uuid, 31, int(info.Id))) // a program's fault
+	must.Do(t, s.InstanceXid(uuid, 48, int(info.Id)))
 	event(t, inv)
 	reasons := func() (device string, instances []string) {
 		d := scan(t, inv).Devices[0]
@@ -168,18 +163,77 @@ func TestInstanceIll(t *testing.T) {
 	if device, all := reasons(); device != "" || len(all) != 2 || all[0] != "" || !strings.Contains(all[1], "Xid 48") {
 		t.Errorf("device %q, instances %q; want the second to be ill", device, all)
 	}
-	must(t, inv.DestroyInstance(uuid, second))
+	must.Do(t, inv.DestroyInstance(uuid, second))
 	reasons()
-	must(t, inv.CreateInstance(uuid, second))
+	must.Do(t, inv.CreateInstance(uuid, second))
 	if device, all := reasons(); device != "" || len(all) != 2 || all[1] != "" {
 		t.Errorf("made again: device %q, instances %q", device, all)
 	}
 	if len(inv.marks) != 0 {
 		t.Errorf("marks %+v are left", inv.marks)
 	}
-	must(t, s.Xid(uuid, 48))
+	must.Do(t, s.Xid(uuid, 48))
 	event(t, inv)
 	if device, all := reasons(); !strings.Contains(device, "Xid 48") || all[0] != "" {
 		t.Errorf("an event of the whole device: device %q, instances %q", device, all)
 	}
+}
+
+// pendingMIG is the mode that the device has after its next reset.
+func pendingMIG(t *testing.T, inv *Inventory, uuid string) int {
+	t.Helper()
+	u, err := inv.unit(uuid)
+	must.Do(t, err)
+	_, pending, r := u.handle.GetMigMode()
+	if r != nvml.SUCCESS {
+		t.Fatal(r)
+	}
+	return pending
+}
+
+// A device that takes a reset for it is never put into MIG mode.
+func TestEnableMIGBeforeHopper(t *testing.T) {
+	inv := open(t, simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}}), Options{})
+	uuid := scan(t, inv).Devices[0].UUID
+	if err := inv.EnableMIG(uuid); !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), "takes a reset") {
+		t.Errorf("%v", err)
+	}
+	if got := pendingMIG(t, inv, uuid); got != nvml.DEVICE_MIG_DISABLE {
+		t.Errorf("%d is pending", got)
+	}
+}
+
+// A device is put into MIG mode at once, or nothing of it is left to come; never one that
+// somebody uses.
+func TestEnableMIG(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("MIG needs root")
+	}
+	sim := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.H100}}})
+	inv := open(t, sim, Options{})
+	uuid := scan(t, inv).Devices[0].UUID
+	client := exec.Command(sim.Program("cudademo"), "--alloc", "1", "--hold")
+	client.Env = sim.Env()
+	out, err := client.StdoutPipe()
+	must.Do(t, err)
+	must.Do(t, client.Start())
+	buffer := make([]byte, 4096)
+	for said := ""; !strings.Contains(said, "hold"); {
+		n, err := out.Read(buffer)
+		must.Do(t, err)
+		said += string(buffer[:n])
+	}
+	if err := inv.EnableMIG(uuid); err == nil || !strings.Contains(err.Error(), "does not switch it now") {
+		t.Errorf("with a client: %v", err)
+	}
+	if got := pendingMIG(t, inv, uuid); got != nvml.DEVICE_MIG_DISABLE {
+		t.Errorf("with a client: %d is pending", got)
+	}
+	must.Do(t, client.Process.Kill())
+	_ = client.Wait()
+	must.Do(t, inv.EnableMIG(uuid))
+	if d := scan(t, inv).Devices[0]; d.MIG != v1alpha1.MIGEnabled || len(d.Profiles) == 0 {
+		t.Errorf("afterwards: %+v", d)
+	}
+	must.Do(t, inv.EnableMIG(uuid))
 }

@@ -43,7 +43,7 @@ type Writer struct {
 	Live client.Client
 	// Fill sets every field of the status from the agent's present state.
 	Fill func(*v1alpha1.SliceLedgerStatus)
-	// Cache receives the version that it must have delivered.
+	// Cache learns which version it must have delivered.
 	Cache *Cache
 	Log   logr.Logger
 

@@ -20,15 +20,14 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/refused"
+	"vernier.dev/vernier/test/must"
 )
 
 // Invariant 6: what the watch delivered before the agent said that a device is ill, or
-// well again, is behind: slices may have been moved meanwhile.
+// healthy again, is behind: slices may have been moved since.
 func TestBehindWhatIsWell(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, v1alpha1.AddToScheme(scheme))
 	l := twoDevices()
 	l.Name = "n"
 	lost := false
@@ -49,9 +48,7 @@ func TestBehindWhatIsWell(t *testing.T) {
 	deliver := func() {
 		t.Helper()
 		now := &v1alpha1.SliceLedger{}
-		if err := api.Get(t.Context(), client.ObjectKey{Name: "n"}, now); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, api.Get(t.Context(), client.ObjectKey{Name: "n"}, now))
 		cache.Set(now)
 	}
 	expect := func(when string, behind bool) {
@@ -63,9 +60,7 @@ func TestBehindWhatIsWell(t *testing.T) {
 	write := func() error { return w.Write(t.Context()) }
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	deliver()
 	expect("before the first write", true)
@@ -112,9 +107,7 @@ func TestBehindWhatIsWell(t *testing.T) {
 // server is busy.
 func TestLastWords(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, v1alpha1.AddToScheme(scheme))
 	l := twoDevices()
 	l.Name = "n"
 	refusals := []error{
@@ -134,9 +127,7 @@ func TestLastWords(t *testing.T) {
 	w := NewWriter(Writer{Node: "n", Live: api, Cache: &Cache{Node: "n", Live: api}, Log: logr.Discard(), Fill: func(s *v1alpha1.SliceLedgerStatus) {
 		s.Driver.Version = "replaced"
 	}})
-	if err := w.WriteLast(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.WriteLast(t.Context()))
 	now := &v1alpha1.SliceLedger{}
 	if err := api.Get(t.Context(), client.ObjectKey{Name: "n"}, now); err != nil || now.Status.Driver.Version != "replaced" {
 		t.Errorf("it says %+v, %v", now.Status.Driver, err)
@@ -147,18 +138,14 @@ func TestLastWords(t *testing.T) {
 func refusedWrites(t *testing.T) float64 {
 	t.Helper()
 	m := &dto.Metric{}
-	if err := refused.Writes.WithLabelValues(refused.LedgerStatus).Write(m); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, refused.Writes.WithLabelValues(refused.LedgerStatus).Write(m))
 	return m.GetCounter().GetValue()
 }
 
 // A status, or a ledger, that the API server refuses is counted, and is an error to be tried again.
 func TestRefusedStatusIsCounted(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)))
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "sliceledgers"}, "n", errors.New("a policy of the operator's"))
 	for name, l := range map[string]client.Object{"status": &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, "ledger": &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}} {
 		api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(l).WithStatusSubresource(&v1alpha1.SliceLedger{}).WithInterceptorFuncs(interceptor.Funcs{

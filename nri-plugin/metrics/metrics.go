@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package metrics owns what the node agent shows to Prometheus: what containers
-// hold and use of their slices, unlimited processes, and the agent's health.
-// Counters are read while the containers run on.
+// hold and use of their slices, unlimited processes, and the agent's health. Counters are read while the containers run on.
 //
 // Everything is read when it is asked for. Use is the containers' own word, and
 // nothing is decided on it.
@@ -267,8 +266,8 @@ func (c *Collector) deviceUsage(out chan<- prometheus.Metric, d layout.DeviceUsa
 type named struct{ owner, container string }
 
 // newest has one entry of every name: the end of a container that is started again
-// may not have been told yet, nor that of a pod that was deleted by force and made
-// anew. Two of one name would fail the scrape.
+// may not have been reported yet, nor that of a pod that was deleted by force and made
+// again. Two of one name would fail the scrape.
 func newest(entries []attach.Entry) map[named]attach.Entry {
 	all := map[named]attach.Entry{}
 	for _, e := range entries {

@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/mode/exclusive"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 	"vernier.dev/vernier/vgpu-limiter/pace"
 )
@@ -49,9 +50,7 @@ func entry(t *testing.T, table *attach.ContainerTable, id, owner, name string, m
 		grants[i].Mode, grants[i].DeviceMem = m, 1<<20
 	}
 	err := table.Attach(attach.Entry{Prepared: true, Container: mode.Container{Pod: "uid", Owner: owner, Name: name, ID: id, Grants: grants}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }
 
 // text is what Prometheus reads, one line for each figure: metric{label values}

@@ -18,6 +18,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/batch"
 	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/test/must"
 )
 
 // sysfs makes one with these files of its NUMA nodes.
@@ -26,9 +27,7 @@ func sysfs(t *testing.T, files map[string]string) string {
 	root := t.TempDir()
 	for name, text := range files {
 		path := filepath.Join(root, "devices/system/node", name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)))
 	}
 	return root
 }
@@ -38,9 +37,7 @@ func TestRead(t *testing.T) {
 	nodes, err := Read(sysfs(t, map[string]string{
 		"node0/cpulist": "0-3,8-11\n", "node1/cpulist": "4-7\n", "node2/cpulist": "\n", "node10/cpulist": "12\n", "online": "0-2,10\n", "power/control": "auto\n",
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	want := Nodes{0: cpuset.New(0, 1, 2, 3, 8, 9, 10, 11), 1: cpuset.New(4, 5, 6, 7), 10: cpuset.New(12)}
 	if len(nodes) != len(want) {
 		t.Fatalf("%v, want %v", nodes, want)
@@ -52,9 +49,7 @@ func TestRead(t *testing.T) {
 	}
 	for set, at := range map[string]int32{"4-5": 1, "12": 10, "0-3,8-11": 0, "3-4": -1, "": -1, "99": -1, "4-5,99": 1} {
 		cpus, err := cpuset.Parse(set)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if node, one := nodes.Of(cpus); one != (at >= 0) || one && node != at {
 			t.Errorf("CPUs %q are of node %d, %v; want %d", set, node, one, at)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/test/must"
 )
 
 // tree is a node's sysfs, procfs and /dev in a folder.
@@ -31,23 +32,15 @@ func newTree(t *testing.T) (tree, Host) {
 func (t tree) file(path, text string) {
 	t.Helper()
 	path = filepath.Join(t.dir, path)
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o750))
+	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func (t tree) link(path, to string) {
 	t.Helper()
 	path = filepath.Join(t.dir, path)
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(to, path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o750))
+	must.Do(t, os.Symlink(to, path))
 }
 
 // pci puts a PCI function below others, as in "pci0000:00/0000:00:01.0/0000:01:00.0".
@@ -169,9 +162,7 @@ func TestNICsHang(t *testing.T) {
 	pipe := filepath.Join(fs.dir, portOf0)
 	w.near(t, "one hangs", []string{"mlx5_0", "mlx5_1"}, func() {
 		w.patience = 1
-		if err := errors.Join(os.Remove(pipe), unix.Mkfifo(pipe, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(os.Remove(pipe), unix.Mkfifo(pipe, 0o600)))
 	})
 	w.near(t, "it still does", []string{"mlx5_0", "mlx5_1"}, func() {})
 	w.near(t, "it answers", []string{"mlx5_1"}, func() {
@@ -242,9 +233,7 @@ func TestNodes(t *testing.T) {
 	says("/dev/infiniband/rdma_cm is missing: no such file or directory; load kernel module rdma_ucm", "mlx5_0")
 	fs.file("dev/infiniband/rdma_cm", "")
 	says("/dev/infiniband/rdma_cm is no device node", "mlx5_0")
-	if err := os.Remove(filepath.Join(h.Dev, "infiniband/rdma_cm")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(h.Dev, "infiniband/rdma_cm")))
 	fs.link("dev/infiniband/rdma_cm", "/dev/zero")
 	got, err := h.Nodes([]string{"mlx5_0"})
 	if want := []Node{{"/dev/infiniband/uverbs3", 1, 3}, {"/dev/infiniband/rdma_cm", 1, 5}}; err != nil || !slices.Equal(got, want) {

@@ -75,7 +75,5 @@ func emulated(t *testing.T, folder string, program ...string) {
 		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS, UidMappings: all, GidMappings: all, GidMappingsEnableSetgroups: true,
 	}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr // for minutes: as it comes
-	if err := cmd.Run(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, cmd.Run())
 }

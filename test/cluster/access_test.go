@@ -87,9 +87,7 @@ func testWebhookBehindService(t *testing.T, c *cluster.Cluster) {
 				&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "refused-"}}, metav1.CreateOptions{})
 			return err != nil && strings.Contains(err.Error(), "refused by "+replica), err
 		})
-		if err := server.Kill(t.Context()); err != nil { // the API server keeps connections that live
-			t.Fatal(err)
-		}
+		must.Do(t, server.Kill(t.Context())) // the API server keeps connections that live
 	}
 	must.Do(t, c.PublishEndpoints(t.Context(), "default", "hook", "https", 9443))
 	await(t, "an error that no endpoint is there", func() (bool, error) {

@@ -176,9 +176,7 @@ func TestCancelTakesDown(t *testing.T) {
 					left := clusterProcesses(t)
 					return len(left) == 0, fmt.Errorf("still there: %v", left)
 				})
-				if err := c.Down(); err != nil { // waits for the rest
-					t.Fatal(err)
-				}
+				must.Do(t, c.Down()) // waits for the rest
 			} else if !errors.Is(err, context.Canceled) {
 				t.Fatalf("Up returned %v", err)
 			}

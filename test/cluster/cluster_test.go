@@ -40,11 +40,7 @@ func up(t *testing.T, cfg cluster.Config) *cluster.Cluster {
 	cfg.Progress = t.Output()
 	// The start has a bound of its own; the cluster's life is the test's.
 	c := must.Get(cluster.Up(t.Context(), cfg))(t)
-	t.Cleanup(func() {
-		if err := c.Down(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Report(t, c.Down()) })
 	return c
 }
 

@@ -14,9 +14,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"vernier.dev/vernier/test/docs"
 	"vernier.dev/vernier/test/manifests"
@@ -32,11 +29,7 @@ func TestDemo(t *testing.T) {
 	gpus.Args = []string{"--sys-dir=" + sysfsWithNIC(t)}
 	sys, err := up(t.Context(), gpus, rendered)
 	if sys != nil {
-		t.Cleanup(func() {
-			if err := sys.Down(); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { must.Report(t, sys.Down()) })
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -185,12 +178,5 @@ func TestPrints(t *testing.T) {
 
 func eventually(t *testing.T, what string, check func(context.Context) (bool, string)) {
 	t.Helper()
-	var last string
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (ok bool, _ error) {
-		ok, last = check(ctx)
-		return ok, nil
-	})
-	if err != nil {
-		t.Fatalf("waited in vain for %s\nlast seen:\n%s", what, last)
-	}
+	system.Await(t, patience, what, check)
 }

@@ -62,9 +62,5 @@ func serveNIC(t *testing.T, sys *system.System) {
 		Spec: `{"cdiVersion":"0.6.0","kind":"` + name + `/nic","devices":[{"name":"` + nicName + `",
 			"containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0","hostPath":"/dev/null"}]}}]}`,
 	}.Start(t.Context(), sys.Kube, sys.Node(node).Node))(t)
-	t.Cleanup(func() {
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Report(t, stop()) })
 }

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/system"
 )
 
 // patience bounds every wait: long enough for two loaded cores, short enough to
@@ -36,14 +37,7 @@ func await(t *testing.T, what string, check func() (bool, string)) {
 // awaitFor is for what takes a machine that has time for it as well.
 func awaitFor(t *testing.T, patience time.Duration, what string, check func() (bool, string)) {
 	t.Helper()
-	var last string
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(context.Context) (ok bool, _ error) {
-		ok, last = check()
-		return ok, nil
-	})
-	if err != nil {
-		t.Fatalf("waited in vain: %s\nlast seen: %s", what, last)
-	}
+	system.Await(t, patience, what, func(context.Context) (bool, string) { return check() })
 }
 
 // create makes the pod and, when the test ends, deletes it and awaits that its

@@ -310,9 +310,7 @@ func TestCardPreemption(t *testing.T) {
 		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
 		must.Get(sys.Kube.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}))(t)
 		t.Cleanup(func() {
-			if err := sys.Kube.SchedulingV1().PriorityClasses().Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, sys.Kube.SchedulingV1().PriorityClasses().Delete(context.Background(), name, metav1.DeleteOptions{}))
 		})
 	}
 	low := newPod("low").share(100, 0)

@@ -39,11 +39,7 @@ func standIns(t *testing.T, node string) (major, step uint32) {
 			return os.Chmod(at, 0o666)
 		}
 		must.Do(t, put(unix.Mkdev(major, uint32(i)*step)))
-		t.Cleanup(func() {
-			if err := put(was.Rdev); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { must.Report(t, put(was.Rdev)) })
 		f, err := os.OpenFile(at, os.O_RDWR, 0)
 		if err != nil {
 			t.Skipf("this kernel has no consoles to stand for GPUs: %v", err)

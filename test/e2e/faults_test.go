@@ -214,16 +214,12 @@ func TestKubeletRestartsBesideAnIllDevice(t *testing.T) {
 	device, gpus := deviceOf(t, p), sys.Node(small).GPU
 	must.Do(t, gpus.Xid(device.UUID, 48))
 	defer func() { // as a reset does
-		if err := gpus.Lose(device.UUID); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, gpus.Lose(device.UUID))
 		await(t, "the node to see the device off the bus", func() (bool, string) {
 			reason := ledger(t, small).Status.Devices[0].Reason
 			return strings.Contains(reason, "off the bus"), reason
 		})
-		if err := gpus.Recover(device.UUID); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, gpus.Recover(device.UUID))
 		awaitHealth(t, small, device.UUID, true)
 	}()
 	awaitHealth(t, small, device.UUID, false)

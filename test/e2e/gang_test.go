@@ -69,9 +69,5 @@ func TestGangStartsWhole(t *testing.T) {
 func install(t *testing.T, obj client.Object) {
 	t.Helper()
 	must.Do(t, sys.Client.Create(t.Context(), obj))
-	t.Cleanup(func() {
-		if err := sys.Client.Delete(context.Background(), obj); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Report(t, sys.Client.Delete(context.Background(), obj)) })
 }

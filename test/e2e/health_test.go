@@ -91,17 +91,11 @@ func TestDeviceFails(t *testing.T) {
 	gpus := sys.Node(large).GPU
 	well := func() {
 		// As a reset does.
-		if err := gpus.Lose(device.UUID); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, gpus.Lose(device.UUID))
 		awaitEvidence(t, "off the bus", device.UUID)
-		if err := gpus.Recover(device.UUID); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, gpus.Recover(device.UUID))
 	}
-	if err := gpus.Xid(device.UUID, 31); err != nil { // a program's fault
-		t.Fatal(err)
-	}
+	must.Do(t, gpus.Xid(device.UUID, 31)) // a program's fault
 	must.Do(t, gpus.Xid(device.UUID, 48))
 	recovered := false
 	t.Cleanup(func() {

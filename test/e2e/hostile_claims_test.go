@@ -39,11 +39,7 @@ func TestHostileClaims(t *testing.T) {
 		{"name":"link","containerEdits":{"deviceNodes":[{"path":"/dev/../dev/nvidiactl","hostPath":"/dev/null"}]}},
 		{"name":"zero","containerEdits":{"deviceNodes":[{"path":"/dev/other","hostPath":"/dev/zero"}]}}]}`, claimDriver),
 	}.Start(t.Context(), sys.Kube, node.Node))(t)
-	t.Cleanup(func() {
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Report(t, stop()) })
 
 	claims := sys.Kube.ResourceV1().ResourceClaims(namespace)
 	claiming := func(p *pod, device string) *pod {
@@ -54,11 +50,7 @@ func TestHostileClaims(t *testing.T) {
 					Expression: fmt.Sprintf("device.attributes['%s'].name == '%s'", claimDriver, device)}}},
 			}}}}}}
 		must.Get(claims.Create(t.Context(), claim, metav1.CreateOptions{}))(t)
-		t.Cleanup(func() {
-			if err := claims.Delete(context.Background(), claim.Name, metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { must.Report(t, claims.Delete(context.Background(), claim.Name, metav1.DeleteOptions{})) })
 		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "card", ResourceClaimName: &claim.Name}}
 		p.main().Resources.Claims = []corev1.ResourceClaim{{Name: "card"}}
 		return p

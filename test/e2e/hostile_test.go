@@ -84,11 +84,7 @@ func TestHostileSlots(t *testing.T) {
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.vernier.dev/gpu": resource.MustParse("2")}}}
 	quotas := sys.Kube.CoreV1().ResourceQuotas(neighbours)
 	must.Get(quotas.Create(t.Context(), quota, metav1.CreateOptions{}))(t)
-	t.Cleanup(func() {
-		if err := quotas.Delete(context.Background(), quota.Name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Report(t, quotas.Delete(context.Background(), quota.Name, metav1.DeleteOptions{})) })
 	await(t, "the quota to be counted", func() (bool, string) {
 		now, err := quotas.Get(t.Context(), quota.Name, metav1.GetOptions{})
 		return err == nil && len(now.Status.Hard) > 0, fmt.Sprint(err)

@@ -31,11 +31,7 @@ func TestHostileVariables(t *testing.T) {
 	} {
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
 		must.Get(maps.Create(t.Context(), m, metav1.CreateOptions{}))(t)
-		t.Cleanup(func() {
-			if err := maps.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { must.Report(t, maps.Delete(context.Background(), name, metav1.DeleteOptions{})) })
 	}
 	from := func(p *pod, name string) *pod {
 		p.main().EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{
@@ -69,7 +65,7 @@ func TestHostileVariables(t *testing.T) {
 	twice := asking("twice")
 	twice.main().Image = system.PreloadImage
 	made := create(t, from(twice, steering))
-	awaitEvent(t, made, "CUDA_", "set more than once", "remove it from the pod")
+	awaitEvent(t, made, "CUDA_", "set more than once", "Remove it from the pod")
 	mark := create(t, from(asking("mark"), forged))
 	awaitEvent(t, mark, "VERNIER_SLICE", "ConfigMap or Secret")
 	for _, p := range []*corev1.Pod{made, mark} {

@@ -108,9 +108,7 @@ func TestMIG(t *testing.T) {
 	awaitShown(t, 0) // those of a test before go after its pods
 	must.Do(t, inv.CreateInstance(device, theirs))
 	t.Cleanup(func() {
-		if err := inv.DestroyInstance(device, theirs); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, inv.DestroyInstance(device, theirs))
 		awaitShown(t, 0)
 	})
 	foreign := instances(t, inv)[0].UUID

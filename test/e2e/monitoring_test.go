@@ -69,11 +69,7 @@ func startPrometheus(t *testing.T) *prometheus {
 		program, "prometheus", "--config.file=" + file, "--storage.tsdb.path=" + dir,
 		"--web.listen-address=127.0.0.1:9090", "--log.level=warn",
 	}, Env: []string{"XDG_CACHE_HOME=" + cache}}))(t)
-	t.Cleanup(func() {
-		if err := process.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Report(t, process.Stop(context.Background())) })
 	return &prometheus{
 		client:  &http.Client{Transport: &http.Transport{DialContext: place.Dial}},
 		targets: len(targets),
@@ -92,9 +88,7 @@ func podMonitorToken(t *testing.T) string {
 	}
 	must.Do(t, manifests.Apply(t.Context(), sys.Client, secret))
 	t.Cleanup(func() {
-		if err := sys.Kube.CoreV1().Secrets(secret.GetNamespace()).Delete(context.Background(), secret.GetName(), metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, sys.Kube.CoreV1().Secrets(secret.GetNamespace()).Delete(context.Background(), secret.GetName(), metav1.DeleteOptions{}))
 	})
 	token := ""
 	await(t, "the Secret to have a token", func() (bool, string) {

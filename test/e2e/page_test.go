@@ -35,11 +35,7 @@ func account(t *testing.T, name, role string) string {
 	t.Helper()
 	accounts := sys.Kube.CoreV1().ServiceAccounts(namespace)
 	must.Get(accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}))(t)
-	t.Cleanup(func() {
-		if err := accounts.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Report(t, accounts.Delete(context.Background(), name, metav1.DeleteOptions{})) })
 	if role != "" {
 		bindings := sys.Kube.RbacV1().ClusterRoleBindings()
 		must.Get(bindings.Create(t.Context(), &rbacv1.ClusterRoleBinding{
@@ -47,11 +43,7 @@ func account(t *testing.T, name, role string) string {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
 		}, metav1.CreateOptions{}))(t)
-		t.Cleanup(func() {
-			if err := bindings.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { must.Report(t, bindings.Delete(context.Background(), name, metav1.DeleteOptions{})) })
 	}
 	made := must.Get(accounts.CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{}))(t)
 	return made.Status.Token

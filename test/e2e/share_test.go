@@ -230,7 +230,7 @@ func TestNoSliceNoGPU(t *testing.T) {
 // twice, and NRI can only change the first: such a container is not created.
 func TestNoSliceNoGPUAskedTwice(t *testing.T) {
 	made := create(t, newPod("twice").in(unlabelled).on(small).env(v1alpha1.EnvVisibleDevices, "all"))
-	awaitEvent(t, made, v1alpha1.EnvVisibleDevices, "remove it from the pod")
+	awaitEvent(t, made, v1alpha1.EnvVisibleDevices, "Remove it from the pod")
 	if s := get(t, made).Status.ContainerStatuses; len(s) > 0 && (s[0].State.Running != nil || s[0].State.Terminated != nil) {
 		t.Errorf("the container ran: %+v", s[0])
 	}

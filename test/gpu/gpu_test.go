@@ -115,9 +115,7 @@ func TestCDI(t *testing.T) {
 	if err != nil {
 		t.Fatalf("no spec: %v", err)
 	}
-	if err := CheckSpec(spec, usable); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, CheckSpec(spec, usable))
 }
 
 // What devices did between two looks is known where NVML's performance monitoring is, and

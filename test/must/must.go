@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package must ends a test at an error that the test is not about.
+// Package must ends or fails a test at an error that the test is not about.
 package must
 
 import "testing"
@@ -10,6 +10,14 @@ func Do(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Report fails the test if there is an error, and goes on.
+func Report(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
 	}
 }
 

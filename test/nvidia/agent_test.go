@@ -70,11 +70,7 @@ func TestAgentAndTheRealDaemon(t *testing.T) {
 	}
 	each(t, func(t *testing.T, d driver) {
 		t.Parallel()
-		dir, err := os.MkdirTemp("", "mps") // a socket's path is bounded
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { os.RemoveAll(dir) })
+		dir := simgpu.ShortDir(t)
 		program := &mps.Program{Root: "/", Path: d.control(), Libraries: d.lib()}
 		l := &v1alpha1.SliceLedger{}
 		l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: uuid, Core: 100, Mem: 81920, Slices: []v1alpha1.Slice{
@@ -86,7 +82,7 @@ func TestAgentAndTheRealDaemon(t *testing.T) {
 			Containers: func() ([]mode.Container, bool) { return nil, true },
 			Root:       mps.Root, Warn: func(mode.Container, string, string) {},
 		})
-		err = agent.Prepare(mode.Container{Pod: "a", Owner: "team/a", Name: "main", ID: "id",
+		err := agent.Prepare(mode.Container{Pod: "a", Owner: "team/a", Name: "main", ID: "id",
 			Grants: ledger.NewIndex(l).Grants(ledger.Key{Pod: "a", Container: "main"})})
 		if err == nil || !strings.Contains(err.Error(), "for its server to be active") || !strings.Contains(err.Error(), "see its log") {
 			t.Errorf("the agent says %v, want that the server does not come", err)
@@ -122,9 +118,7 @@ func TestAgentAndTheRealDaemon(t *testing.T) {
 			t.Errorf("the daemon does not look after its servers' files in /dev/shm: %s", log)
 		}
 		l.Spec.Devices = nil
-		if err := agent.Settle(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, agent.Settle())
 		if all, err := program.Processes(folders[0]); len(all) != 0 || err != nil {
 			t.Errorf("processes %+v, %v are left", all, err)
 		}

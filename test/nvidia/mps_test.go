@@ -43,11 +43,7 @@ type daemon struct {
 
 func newDaemon(t *testing.T, program string, env ...string) *daemon {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mps") // a socket's path is bounded
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := simgpu.ShortDir(t)
 	d := &daemon{program: program, pipe: filepath.Join(dir, "pipe")}
 	logs := filepath.Join(dir, "log")
 	for _, made := range []string{d.pipe, logs} {
@@ -112,9 +108,7 @@ func (d *daemon) files(t *testing.T) []string {
 func both(t *testing.T, d driver) (real, ours *daemon) {
 	t.Helper()
 	sim := simgpu.New(t, simgpu.Config{Driver: d.version, GPUs: []simgpu.GPU{{Model: simgpu.A100}}})
-	if err := sim.MPS("0", "no-start", "on"); err != nil { // as without a GPU
-		t.Fatal(err)
-	}
+	must.Do(t, sim.MPS("0", "no-start", "on")) // as without a GPU
 	return newDaemon(t, d.control()), newDaemon(t, sim.Program("nvidia-cuda-mps-control"), sim.Env()...)
 }
 

@@ -20,20 +20,35 @@ import (
 	"vernier.dev/vernier/test/must"
 )
 
-// Server is an API server in memory that has the objects.
-func Server(t testing.TB, objects ...client.Object) client.WithWatch {
+// Scheme has the types of Kubernetes and ours.
+func Scheme(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{kubernetes.AddToScheme, v1alpha1.AddToScheme} {
 		must.Do(t, add(scheme))
 	}
+	return scheme
+}
+
+// Server is an API server in memory that has the objects.
+func Server(t testing.TB, objects ...client.Object) client.WithWatch {
+	t.Helper()
+	return TrackedServer(t, func(tracker clienttesting.ObjectTracker) clienttesting.ObjectTracker { return tracker }, objects...)
+}
+
+// TrackedServer is a Server of which a test sees what is stored.
+func TrackedServer(t testing.TB, track func(clienttesting.ObjectTracker) clienttesting.ObjectTracker, objects ...client.Object) client.WithWatch {
+	t.Helper()
+	scheme := Scheme(t)
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(v1alpha1.SchemeGroupVersion.WithKind("SliceLedger"), meta.RESTScopeRoot)
-	// The usual tracker looks at managedFields, which a ledger's writer empties.
+	// The usual tracker looks at managedFields, which a ledger's writer empties, and takes half of the
+	// time of a soak for it.
 	tracker := clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
-	return fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjectTracker(tracker).
+	return fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjectTracker(track(tracker)).
 		WithStatusSubresource(&v1alpha1.SliceLedger{}, &corev1.Pod{}).WithObjects(objects...).Build()
 }
 

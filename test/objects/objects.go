@@ -9,14 +9,12 @@ import (
 	"maps"
 	"slices"
 
-	"k8s.io/utils/ptr"
-
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -39,6 +37,9 @@ func Ledger(name string) *v1alpha1.SliceLedger {
 	return &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("ledger-" + name)}}
 }
 
+// ReadyLedger is a node's ledger with two healthy devices.
+func ReadyLedger(name string) *v1alpha1.SliceLedger { return WithStatus(Ledger(name)) }
+
 // WithStatus gives the ledger two healthy devices.
 func WithStatus(l *v1alpha1.SliceLedger) *v1alpha1.SliceLedger {
 	for i := range 2 {
@@ -49,7 +50,7 @@ func WithStatus(l *v1alpha1.SliceLedger) *v1alpha1.SliceLedger {
 	return l
 }
 
-// Pod is a gated pod with a share for each named container.
+// Pod is a gated pod with a share for each named container. Its UID is its name.
 func Pod(name string, shares map[string]v1alpha1.Share) *corev1.Pod {
 	doc := v1alpha1.Shares{Version: v1alpha1.Version, Containers: shares}
 	text, err := doc.Encode()
@@ -57,12 +58,21 @@ func Pod(name string, shares map[string]v1alpha1.Share) *corev1.Pod {
 		panic(err)
 	}
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Annotations: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Annotations: map[string]string{
 			v1alpha1.AnnotationShares: text, v1alpha1.AnnotationRequiredPlugins: v1alpha1.RequiredPluginsValue}},
 		Spec: corev1.PodSpec{SchedulingGates: []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}}},
 	}
 	for _, c := range slices.Sorted(maps.Keys(shares)) {
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: c, Image: "i", Resources: RequestOf(shares[c])})
+	}
+	return p
+}
+
+// Single is a gated pod with a share for its container c.
+func Single(name string, share v1alpha1.Share, edits ...func(*corev1.Pod)) *corev1.Pod {
+	p := Pod(name, map[string]v1alpha1.Share{"c": share})
+	for _, edit := range edits {
+		edit(p)
 	}
 	return p
 }
@@ -84,32 +94,9 @@ func RequestOf(s v1alpha1.Share) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Limits: limits, Requests: limits}
 }
 
-// InGang makes the pod one of a gang of so many.
-func InGang(name string, total int) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Labels = map[string]string{podrequest.LabelKueue: name}
-		p.Annotations[podrequest.AnnotationKueueTotal] = fmt.Sprint(total)
-	}
-}
-
-// Labelled labels the pod with an app.
-func Labelled(app string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { metav1.SetMetaDataLabel(&p.ObjectMeta, "app", app) }
-}
-
-// Near has the pod go to the node of a pod of the app, or be the first of it.
-func Near(app string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}}}
-	}
-}
-
-// SpreadFrom spreads the pod from those of app x, such that no node is refused.
-func SpreadFrom(p *corev1.Pod) {
-	p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-		MaxSkew: 10000, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
-		NodeAffinityPolicy: ptr.To(corev1.NodeInclusionPolicyIgnore),
-		LabelSelector:      &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}}}
+// Budget is a PodDisruptionBudget of the pods of an app that allows so many evictions.
+func Budget(name, app string, allowed int32) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)},
+		Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed}}
 }

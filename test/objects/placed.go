@@ -6,16 +6,9 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
-
-// WithUID gives the pod its name as UID.
-func WithUID(p *corev1.Pod) *corev1.Pod {
-	p.UID = types.UID(p.Name)
-	return p
-}
 
 // Grant writes slices for the pod's containers on the ledger's devices into its spec: on is
 // the index of each container's device. Sums are not looked at.

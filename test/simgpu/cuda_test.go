@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,37 +16,24 @@ import (
 
 // The cases are C programs, because that is what uses CUDA; see unit/cuda.c.
 func TestCUDA(t *testing.T) {
-	cases := map[string]string{
-		"uninitialised": "", "memory": "", "race": "", "pools": "", "vmm": "", "arrays": "", "sparse": "", "contexts": "", "textures": "",
-		"timing": "", "idle": "", "pending": "", "queue": "", "ipc": "", "shapes": "", "graphs": "", "spoilt_captures": "", "graph_memory": "", "symbols": "", "old_symbols": Driver535, "runtime": "",
-		"ptx": "", "ptx_time": "", "bad_images": "", "linker": "",
+	cases := map[string]Config{
+		"old_symbols": {Driver: Driver535, GPUs: []GPU{{Model: T4}}},
+		"switched":    {Template: HGX},
+		"bridged":     {Template: BridgedA100},
+		"fabric":      {GPUs: []GPU{{Model: H100, Count: 2, Switches: 4, Fabric: "11111111-2222-3333-4444-555555555555.2"}}},
 	}
-	for name, driver := range cases {
-		t.Run(name, func(t *testing.T) {
-			s := New(t, Config{Driver: driver, GPUs: []GPU{{Model: T4}}})
-			run(t, s, "unit/cuda", name)
-			st := must.Get(s.Status())(t)
-			if len(st.Clients) != 0 || st.Devices[0].UsedBytes != 0 {
-				t.Errorf("left behind: %+v", st)
-			}
-		})
+	for _, name := range []string{"uninitialised", "memory", "race", "pools", "vmm", "arrays", "sparse", "contexts", "textures",
+		"timing", "idle", "pending", "queue", "ipc", "shapes", "graphs", "spoilt_captures", "graph_memory", "symbols", "runtime",
+		"ptx", "ptx_time", "bad_images", "linker"} {
+		cases[name] = Config{GPUs: []GPU{{Model: T4}}}
 	}
-}
-
-func TestCUDALinks(t *testing.T) {
-	for name, cfg := range map[string]Config{
-		"switched": {Template: HGX},
-		"bridged":  {Template: BridgedA100},
-		"fabric":   {GPUs: []GPU{{Model: H100, Count: 2, Switches: 4, Fabric: "11111111-2222-3333-4444-555555555555.2"}}},
-	} {
+	for name, cfg := range cases {
 		t.Run(name, func(t *testing.T) {
 			s := New(t, cfg)
 			run(t, s, "unit/cuda", name)
 			st := must.Get(s.Status())(t)
-			for _, d := range st.Devices {
-				if d.UsedBytes != 0 {
-					t.Errorf("left behind: %+v", d)
-				}
+			if len(st.Clients) != 0 || slices.ContainsFunc(st.Devices, func(d Device) bool { return d.UsedBytes != 0 }) {
+				t.Errorf("left behind: %+v", st)
 			}
 		})
 	}

@@ -17,9 +17,7 @@ func TestEventsReachTheSetThatRegistered(t *testing.T) {
 	set, ret := lib.EventSetCreate()
 	ok(t, ret)
 	defer set.Free()
-	if err := s.Xid("1", 13); err != nil { // before the registration: not delivered
-		t.Fatal(err)
-	}
+	must.Do(t, s.Xid("1", 13)) // before the registration: not delivered
 	ok(t, d.RegisterEvents(nvml.EventTypeXidCriticalError|nvml.EventTypeDoubleBitEccError, set))
 	want(t, d.RegisterEvents(nvml.EventTypeClock, set), nvml.ERROR_NOT_SUPPORTED)
 	_, ret = set.Wait(0)
@@ -35,9 +33,7 @@ func TestEventsReachTheSetThatRegistered(t *testing.T) {
 		data, ret := set.Wait(600000)
 		got <- result{data, ret}
 	}()
-	if err := s.Xid("0", 48); err != nil { // the other device: not delivered
-		t.Fatal(err)
-	}
+	must.Do(t, s.Xid("0", 48)) // the other device: not delivered
 	must.Do(t, s.Xid("1", 79))
 	r := <-got
 	ok(t, r.ret)
@@ -49,14 +45,12 @@ func TestEventsReachTheSetThatRegistered(t *testing.T) {
 	}
 	must.Do(t, s.ECC("1", false, 2))
 	for _, expected := range []uint64{nvml.EventTypeDoubleBitEccError, nvml.EventTypeXidCriticalError} {
-		data, ret := set.Wait(600000)
-		ok(t, ret)
+		data := value(set.Wait(600000))(t)
 		if data.EventType != expected {
 			t.Errorf("event type %#x, want %#x", data.EventType, expected)
 		}
 	}
-	count, ret := d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
-	ok(t, ret)
+	count := value(d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC))(t)
 	if count != 2 {
 		t.Errorf("%d uncorrected errors", count)
 	}
@@ -90,14 +84,11 @@ func TestReplaced(t *testing.T) {
 	s := New(t, Config{GPUs: []GPU{{Model: A100, Count: 2}}})
 	lib := open(t, s)
 	d := device(t, lib, 1)
-	before, ret := d.GetUUID()
-	ok(t, ret)
+	before := value(d.GetUUID())(t)
 	must.Do(t, s.Lose("1"))
 	must.Do(t, s.Replace(before))
-	after, ret := d.GetUUID()
-	ok(t, ret)
-	other, ret := device(t, lib, 0).GetUUID()
-	ok(t, ret)
+	after := value(d.GetUUID())(t)
+	other := value(device(t, lib, 0).GetUUID())(t)
 	if after == before || after == other {
 		t.Errorf("UUID %s after %s, beside %s", after, before, other)
 	}

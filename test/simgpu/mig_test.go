@@ -4,7 +4,6 @@ package simgpu
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -16,9 +15,7 @@ import (
 
 func migGPU(t *testing.T, model string) (*Sim, nvml.Interface, nvml.Device) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("MIG needs root")
-	}
+	needRoot(t, "MIG needs")
 	s := New(t, Config{GPUs: []GPU{{Model: model, MIG: true}}})
 	lib := open(t, s)
 	return s, lib, device(t, lib, 0)
@@ -26,16 +23,14 @@ func migGPU(t *testing.T, model string) (*Sim, nvml.Interface, nvml.Device) {
 
 func profile(t *testing.T, d nvml.Device, number int) *nvml.GpuInstanceProfileInfo {
 	t.Helper()
-	info, ret := d.GetGpuInstanceProfileInfo(number)
-	ok(t, ret)
+	info := value(d.GetGpuInstanceProfileInfo(number))(t)
 	return &info
 }
 
 // instance makes a GPU instance with one compute instance over all of it.
 func instance(t *testing.T, d nvml.Device, number int) (nvml.GpuInstance, nvml.ComputeInstance) {
 	t.Helper()
-	gi, ret := d.CreateGpuInstance(profile(t, d, number))
-	ok(t, ret)
+	gi := value(d.CreateGpuInstance(profile(t, d, number)))(t)
 	whole := map[int]int{
 		nvml.GPU_INSTANCE_PROFILE_1_SLICE: nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE,
 		nvml.GPU_INSTANCE_PROFILE_2_SLICE: nvml.COMPUTE_INSTANCE_PROFILE_2_SLICE,
@@ -43,10 +38,8 @@ func instance(t *testing.T, d nvml.Device, number int) (nvml.GpuInstance, nvml.C
 		nvml.GPU_INSTANCE_PROFILE_4_SLICE: nvml.COMPUTE_INSTANCE_PROFILE_4_SLICE,
 		nvml.GPU_INSTANCE_PROFILE_7_SLICE: nvml.COMPUTE_INSTANCE_PROFILE_7_SLICE,
 	}
-	info, ret := gi.GetComputeInstanceProfileInfo(whole[number], nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
-	ok(t, ret)
-	ci, ret := gi.CreateComputeInstance(&info)
-	ok(t, ret)
+	info := value(gi.GetComputeInstanceProfileInfo(whole[number], nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED))(t)
+	ci := value(gi.CreateComputeInstance(&info))(t)
 	return gi, ci
 }
 
@@ -70,13 +63,11 @@ func TestMIGProfiles(t *testing.T) {
 			}
 			for _, test := range tests {
 				p := profile(t, d, test.number)
-				places, ret := d.GetGpuInstancePossiblePlacements(p)
-				ok(t, ret)
+				places := value(d.GetGpuInstancePossiblePlacements(p))(t)
 				if p.Id != test.id || p.SliceCount != test.slices || p.InstanceCount != test.max || fmt.Sprint(places) != test.starts {
 					t.Errorf("profile %d: %+v %v", test.number, p, places)
 				}
-				n, ret := d.GetGpuInstanceRemainingCapacity(p)
-				ok(t, ret)
+				n := value(d.GetGpuInstanceRemainingCapacity(p))(t)
 				if n != int(test.max) {
 					t.Errorf("profile %d: %d fit in an empty GPU, want %d", test.number, n, test.max)
 				}
@@ -109,8 +100,7 @@ func TestMIGPlacement(t *testing.T) {
 	want(t, ret, nvml.ERROR_INSUFFICIENT_RESOURCES) // overlaps
 	_, ret = d.CreateGpuInstance(seven)
 	want(t, ret, nvml.ERROR_INSUFFICIENT_RESOURCES)
-	left, ret := d.GetGpuInstanceRemainingCapacity(two)
-	ok(t, ret)
+	left := value(d.GetGpuInstanceRemainingCapacity(two))(t)
 	if left != 2 {
 		t.Errorf("%d 2g instances fit beside a 3g, want 2", left)
 	}
@@ -134,15 +124,12 @@ func TestMIGDevices(t *testing.T) {
 	for i, m := range devices {
 		p := must.Get(m.GetProfile())(t)
 		names = append(names, p.String())
-		uuid, ret := m.GetUUID()
-		ok(t, ret)
-		same, ret := lib.DeviceGetHandleByUUID(uuid)
-		ok(t, ret)
+		uuid := value(m.GetUUID())(t)
+		same := value(lib.DeviceGetHandleByUUID(uuid))(t)
 		if index, _ := same.GetIndex(); index != i || !strings.HasPrefix(uuid, "MIG-") {
 			t.Errorf("%s is MIG device %d, not %d", uuid, index, i)
 		}
-		parent, ret := same.GetDeviceHandleFromMigDeviceHandle()
-		ok(t, ret)
+		parent := value(same.GetDeviceHandleFromMigDeviceHandle())(t)
 		if minor, _ := parent.GetMinorNumber(); minor != 0 {
 			t.Errorf("parent %d", minor)
 		}
@@ -150,36 +137,30 @@ func TestMIGDevices(t *testing.T) {
 	if fmt.Sprint(names) != "[3g.40gb 2g.20gb]" {
 		t.Errorf("devices %v", names)
 	}
-	memory, ret := devices[0].GetMemoryInfo_v2()
-	ok(t, ret)
+	memory := value(devices[0].GetMemoryInfo_v2())(t)
 	if memory.Total != 40192<<20 {
 		t.Errorf("3g.40gb has %d MiB", memory.Total>>20)
 	}
 	want(t, devices[0].SetMemoryLimits_v1("/", 0, 1), nvml.ERROR_NOT_SUPPORTED)
-	before, ret := devices[0].GetUUID()
-	ok(t, ret)
+	before := value(devices[0].GetUUID())(t)
 	ok(t, ci.Destroy())
 	ok(t, gi.Destroy())
 	instance(t, d, nvml.GPU_INSTANCE_PROFILE_3_SLICE)
-	again, ret := d.GetMigDeviceHandleByIndex(0)
-	ok(t, ret)
+	again := value(d.GetMigDeviceHandleByIndex(0))(t)
 	if after, _ := again.GetUUID(); after == before {
 		t.Errorf("%s kept its UUID when it was made again", after)
 	}
 }
 
 func TestMIGMode(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("MIG needs root")
-	}
+	needRoot(t, "MIG needs")
 	s := New(t, Config{GPUs: []GPU{{Model: H100}, {Model: T4}}})
 	lib := open(t, s)
 	d := device(t, lib, 0)
 	_, ret := d.CreateGpuInstance(profile(t, d, nvml.GPU_INSTANCE_PROFILE_1_SLICE))
 	want(t, ret, nvml.ERROR_NOT_SUPPORTED) // mode off
 	p := holding(t, s, "", "--alloc", "1")
-	activation, ret := d.SetMigMode(nvml.DEVICE_MIG_ENABLE)
-	ok(t, ret)
+	activation := value(d.SetMigMode(nvml.DEVICE_MIG_ENABLE))(t)
 	want(t, activation, nvml.ERROR_IN_USE)
 	current, pending, ret := d.GetMigMode()
 	ok(t, ret)
@@ -187,8 +168,7 @@ func TestMIGMode(t *testing.T) {
 		t.Errorf("mode %d, pending %d", current, pending)
 	}
 	p.kill(t)
-	activation, ret = d.SetMigMode(nvml.DEVICE_MIG_ENABLE)
-	ok(t, ret)
+	activation = value(d.SetMigMode(nvml.DEVICE_MIG_ENABLE))(t)
 	ok(t, activation)
 	_, ret = device(t, lib, 1).SetMigMode(nvml.DEVICE_MIG_ENABLE)
 	want(t, ret, nvml.ERROR_NOT_SUPPORTED)
@@ -202,10 +182,8 @@ func TestCUDASeesItsInstance(t *testing.T) {
 	p.has(t, `name="NVIDIA A100-SXM4-80GB MIG 1g.10gb"`)
 	want(t, ci.Destroy(), nvml.ERROR_IN_USE)
 	instance(t, d, nvml.GPU_INSTANCE_PROFILE_1_SLICE)
-	second, ret := d.GetMigDeviceHandleByIndex(1)
-	ok(t, ret)
-	uuid, ret := second.GetUUID()
-	ok(t, ret)
+	second := value(d.GetMigDeviceHandleByIndex(1))(t)
+	uuid := value(second.GetUUID())(t)
 	t.Setenv("CUDA_VISIBLE_DEVICES", uuid)
 	holding(t, s, "", "--alloc", "9728").has(t, "ok=1") // the neighbour has its own memory
 	p.kill(t)

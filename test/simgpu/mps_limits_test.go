@@ -131,9 +131,7 @@ func TestMPSClientsAreHeldToTheirLimits(t *testing.T) {
 
 // A driver root has the programs where a real one has them, and they work there.
 func TestDriverRootHasTheMPSPrograms(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("device nodes need root")
-	}
+	needRoot(t, "device nodes need")
 	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
 	root := t.TempDir()
 	must.Do(t, s.DriverRoot(root, false))
@@ -151,19 +149,15 @@ func TestWithoutAPipeThereIsNoMPS(t *testing.T) {
 // An exclusive device is the server's and its clients'; nobody gets round it by
 // another pipe folder.
 func TestExclusiveDeviceIsTheServersAndItsClients(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("the compute mode needs root")
-	}
+	needRoot(t, "the compute mode needs")
 	m := serve(t, New(t, Config{GPUs: []GPU{{Model: A100}}}), nil)
 	d := device(t, open(t, m.Sim), 0)
 	ok(t, d.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS))
 	server := m.server(t)
 	a, b := holding(t, m.Sim, "", "--alloc", "100"), holding(t, m.Sim, "", "--alloc", "200")
 	m.fails(t, "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_MPS_PIPE_DIRECTORY="+m.pipe+"/nowhere")
-	infos, ret := d.GetComputeRunningProcesses()
-	ok(t, ret)
-	clients, ret := d.GetMPSComputeRunningProcesses()
-	ok(t, ret)
+	infos := value(d.GetComputeRunningProcesses())(t)
+	clients := value(d.GetMPSComputeRunningProcesses())(t)
 	if len(infos) != 3 || len(clients) != 2 || strconv.Itoa(int(infos[0].Pid)) != server {
 		t.Errorf("all %+v, clients %+v, server %s", infos, clients, server)
 	}

@@ -25,12 +25,7 @@ type service struct {
 // serve starts a control daemon and ends it with the test.
 func serve(t *testing.T, s *Sim, env []string, args ...string) *service {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mps") // a socket's path has 107 characters at most
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	must.Do(t, os.Chmod(dir, 0o755))
+	dir := ShortDir(t)
 	m := &service{Sim: s, pipe: filepath.Join(dir, "pipe"), logs: filepath.Join(dir, "log")}
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", m.pipe)
 	t.Setenv("CUDA_MPS_LOG_DIRECTORY", m.logs)
@@ -146,19 +141,9 @@ func (m *service) as(t *testing.T, uid uint32, args ...string) *program {
 // reachable gives the machine a state file that every user can reach.
 func reachable(t *testing.T, cfg Config) *Sim {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("other users need root")
-	}
+	needRoot(t, "other users need")
 	s := New(t, cfg)
-	dir, err := os.MkdirTemp("", "sim")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	must.Do(t, os.Chmod(dir, 0o755))
-	if s, err = Create(s.Bin, filepath.Join(dir, "state"), cfg); err != nil {
-		t.Fatal(err)
-	}
+	s = must.Get(Create(s.Bin, filepath.Join(ShortDir(t), "state"), cfg))(t)
 	t.Setenv("SIMGPU_STATE", s.State)
 	return s
 }

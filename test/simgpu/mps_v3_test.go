@@ -228,9 +228,7 @@ func TestServerWithoutADeviceIsGone(t *testing.T) {
 
 // Two servers are two processes to an exclusive device.
 func TestSecondServerOfAnExclusiveDeviceDoesNotStart(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("the compute mode needs root")
-	}
+	needRoot(t, "the compute mode needs")
 	m := training(t, New(t, Config{GPUs: []GPU{{Model: A100}}}))
 	ok(t, device(t, open(t, m.Sim), 0).SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS))
 	m.must3(t, "server", "create", "second")

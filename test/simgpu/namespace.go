@@ -23,9 +23,7 @@ func InMountNamespace(t *testing.T) bool {
 	if os.Getenv(insideEnv) != "" {
 		return true
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("mounts need root")
-	}
+	needRoot(t, "mounts need")
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), insideEnv+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}

@@ -27,12 +27,9 @@ func TestToolkitWritesSpecsForMIGDevices(t *testing.T) {
 	must.Do(t, s.DriverRoot(root, true))
 	must.Do(t, MountProc(root))
 	instance(t, d, nvml.GPU_INSTANCE_PROFILE_2_SLICE)
-	mig, ret := d.GetMigDeviceHandleByIndex(0)
-	ok(t, ret)
-	uuid, ret := mig.GetUUID()
-	ok(t, ret)
-	gi, ret := mig.GetGpuInstanceId()
-	ok(t, ret)
+	mig := value(d.GetMigDeviceHandleByIndex(0))(t)
+	uuid := value(mig.GetUUID())(t)
+	gi := value(mig.GetGpuInstanceId())(t)
 
 	toolkit := must.Get(nvcdi.New(nvcdi.WithNvmlLib(lib), nvcdi.WithDeviceLib(nvlib.New(lib)),
 		nvcdi.WithMode(nvcdi.ModeNvml), nvcdi.WithDriverRoot(root), nvcdi.WithDevRoot(root),

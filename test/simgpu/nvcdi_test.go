@@ -26,9 +26,7 @@ func touch(t *testing.T, elements ...string) {
 // The toolkit, unmodified, finds in the driver root all that it finds on a real
 // node: for every UUID the device node, and the libraries in the common edits.
 func TestToolkitWritesSpecs(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("device nodes need root")
-	}
+	needRoot(t, "device nodes need")
 	for _, driver := range []string{DriverNewest, Driver535} {
 		t.Run(driver, func(t *testing.T) {
 			s := New(t, Config{Driver: driver, GPUs: []GPU{{Model: H100, Count: 2}, {Model: T4}}})

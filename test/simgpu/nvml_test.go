@@ -33,11 +33,18 @@ func want(t *testing.T, got, expected nvml.Return) {
 	}
 }
 
+// value takes what a call of NVML returns: value(d.GetUUID())(t) is the UUID.
+func value[T any](v T, ret nvml.Return) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		ok(t, ret)
+		return v
+	}
+}
+
 func device(t *testing.T, lib nvml.Interface, index int) nvml.Device {
 	t.Helper()
-	d, ret := lib.DeviceGetHandleByIndex(index)
-	ok(t, ret)
-	return d
+	return value(lib.DeviceGetHandleByIndex(index))(t)
 }
 
 func TestInventory(t *testing.T) {
@@ -65,30 +72,24 @@ func TestInventory(t *testing.T) {
 	seen := map[string]bool{}
 	for i, test := range tests {
 		d := device(t, lib, i)
-		name, ret := d.GetName()
-		ok(t, ret)
-		arch, ret := d.GetArchitecture()
-		ok(t, ret)
+		name := value(d.GetName())(t)
+		arch := value(d.GetArchitecture())(t)
 		major, minor, ret := d.GetCudaComputeCapability()
 		ok(t, ret)
-		memory, ret := d.GetMemoryInfo_v2()
-		ok(t, ret)
+		memory := value(d.GetMemoryInfo_v2())(t)
 		if name != test.name || arch != test.arch || major != test.major || minor != test.minor || memory.Total != test.mib<<20 {
 			t.Errorf("device %d: %s arch %d cc %d.%d total %d", i, name, arch, major, minor, memory.Total)
 		}
 		if memory.Reserved+memory.Used+memory.Free != memory.Total || memory.Used != 0 {
 			t.Errorf("device %d: memory does not add up: %+v", i, memory)
 		}
-		uuid, ret := d.GetUUID()
-		ok(t, ret)
+		uuid := value(d.GetUUID())(t)
 		if seen[uuid] || !strings.HasPrefix(uuid, "GPU-") || len(uuid) != 40 {
 			t.Errorf("device %d: UUID %q", i, uuid)
 		}
 		seen[uuid] = true
-		same, ret := lib.DeviceGetHandleByUUID(uuid)
-		ok(t, ret)
-		index, ret := same.GetIndex()
-		ok(t, ret)
+		same := value(lib.DeviceGetHandleByUUID(uuid))(t)
+		index := value(same.GetIndex())(t)
 		if index != i {
 			t.Errorf("UUID of device %d leads to %d", i, index)
 		}
@@ -98,8 +99,7 @@ func TestInventory(t *testing.T) {
 		if id != fmt.Sprintf("00000000:%02X:00.0", pci.Bus) {
 			t.Errorf("device %d: bus id %q, bus %#x", i, id, pci.Bus)
 		}
-		same, ret = lib.DeviceGetHandleByPciBusId(id)
-		ok(t, ret)
+		same = value(lib.DeviceGetHandleByPciBusId(id))(t)
 		minorNumber, ret := same.GetMinorNumber()
 		ok(t, ret)
 		if minorNumber != i {
@@ -157,8 +157,7 @@ func TestOlderDriverLacksNewerSymbols(t *testing.T) {
 		t.Run(test.driver+"/"+test.symbol, func(t *testing.T) {
 			s := New(t, Config{Driver: test.driver, GPUs: []GPU{{Model: A100}}})
 			lib := open(t, s)
-			version, ret := lib.SystemGetDriverVersion()
-			ok(t, ret)
+			version := value(lib.SystemGetDriverVersion())(t)
 			if version != test.driver {
 				t.Errorf("driver version %s", version)
 			}
@@ -197,8 +196,7 @@ func TestOnlyOpenableDevicesAreSeen(t *testing.T) {
 	t.Setenv("SIMGPU_DEVROOT", root)
 	lib := open(t, s)
 	count := func() int {
-		n, ret := lib.DeviceGetCount()
-		ok(t, ret)
+		n := value(lib.DeviceGetCount())(t)
 		return n
 	}
 	if n := count(); n != 0 {

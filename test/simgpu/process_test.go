@@ -23,8 +23,7 @@ func TestProcessesAndTheirMemory(t *testing.T) {
 	a := holding(t, s, "", "--alloc", "1000")
 	b := holding(t, s, "", "--alloc", "500")
 	b.has(t, "free_mib=80313") // 81,313 less the first one's
-	infos, ret := d.GetComputeRunningProcesses()
-	ok(t, ret)
+	infos := value(d.GetComputeRunningProcesses())(t)
 	got := map[int]uint64{}
 	for _, i := range infos {
 		got[int(i.Pid)] = i.UsedGpuMemory >> 20
@@ -32,8 +31,7 @@ func TestProcessesAndTheirMemory(t *testing.T) {
 	if len(got) != 2 || got[a.cmd.Process.Pid] != 1000 || got[b.cmd.Process.Pid] != 500 {
 		t.Errorf("processes %v, want %d: 1000, %d: 500", got, a.cmd.Process.Pid, b.cmd.Process.Pid)
 	}
-	memory, ret := d.GetMemoryInfo_v2()
-	ok(t, ret)
+	memory := value(d.GetMemoryInfo_v2())(t)
 	if memory.Used != 1500<<20 {
 		t.Errorf("used %d", memory.Used)
 	}
@@ -44,8 +42,7 @@ func TestProcessesAndTheirMemory(t *testing.T) {
 	}
 	// A killed process frees its slot and memory by its death alone.
 	a.kill(t)
-	memory, ret = d.GetMemoryInfo_v2()
-	ok(t, ret)
+	memory = value(d.GetMemoryInfo_v2())(t)
 	if memory.Used != 500<<20 {
 		t.Errorf("used after a kill %d", memory.Used)
 	}
@@ -73,16 +70,14 @@ func utilisation(t *testing.T, profile string, percent uint32) {
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
 	for full, polls := false, 0; !full; <-poll.C {
-		rates, ret := d.GetUtilizationRates()
-		ok(t, ret)
+		rates := value(d.GetUtilizationRates())(t)
 		samples, _ := d.GetProcessUtilization(0)
 		if polls++; polls == 3000 {
 			t.Fatalf("after a minute: %+v %+v", rates, samples)
 		}
 		full = rates.Gpu == 100 && len(samples) == 2 && samples[0].SmUtil == percent && samples[1].SmUtil == percent
 	}
-	rates, ret := device(t, lib, 1).GetUtilizationRates()
-	ok(t, ret)
+	rates := value(device(t, lib, 1).GetUtilizationRates())(t)
 	if rates.Gpu != 0 {
 		t.Errorf("the other device is %d %% busy", rates.Gpu)
 	}
@@ -93,9 +88,7 @@ func utilisation(t *testing.T, profile string, percent uint32) {
 }
 
 func TestExclusiveProcessMode(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("the compute mode needs root")
-	}
+	needRoot(t, "the compute mode needs")
 	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
 	d := device(t, open(t, s), 0)
 	ok(t, d.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS))
@@ -110,16 +103,13 @@ func TestExclusiveProcessMode(t *testing.T) {
 // A container has its own PID namespace; the host sees the host's PIDs, and the
 // container none that are not its own.
 func TestPIDsAreTheReadersOwn(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("a PID namespace needs root")
-	}
+	needRoot(t, "a PID namespace needs")
 	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
 	d := device(t, open(t, s), 0)
 	outside := holding(t, s, "", "--alloc", "1")
 	inside := start(t, s, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}, "--alloc", "2")
 	inside.has(t, "hold pid=1")
-	infos, ret := d.GetComputeRunningProcesses()
-	ok(t, ret)
+	infos := value(d.GetComputeRunningProcesses())(t)
 	got := map[int]uint64{}
 	for _, i := range infos {
 		got[int(i.Pid)] = i.UsedGpuMemory >> 20
@@ -222,16 +212,14 @@ func TestDriverMemoryLimits(t *testing.T) {
 	if got.SoftLimit != 0 || got.HardLimit != 1000<<20 || got.CurrentUsed != 0 {
 		t.Errorf("read back %+v", got)
 	}
-	got, ret = other.GetMemoryLimits_v1(leaf)
-	ok(t, ret)
+	got = value(other.GetMemoryLimits_v1(leaf))(t)
 	if got.HardLimit != nvml.DEVICE_MEMORY_LIMIT_MAX {
 		t.Errorf("the other device's limit: %d", got.HardLimit)
 	}
 
 	p := holding(t, s, leaf, "--alloc-until-fail")
 	p.has(t, "allocated mib=1000 free_mib=0")
-	got, ret = d.GetMemoryLimits_v1(leaf)
-	ok(t, ret)
+	got = value(d.GetMemoryLimits_v1(leaf))(t)
 	if got.CurrentUsed != 1000<<20 {
 		t.Errorf("used %d of the limit", got.CurrentUsed)
 	}

@@ -25,8 +25,7 @@ func TestProfileTakesTimeForCalls(t *testing.T) {
 		}
 	}
 	lib := open(t, s)
-	sample, ret := lib.GpmSampleAlloc()
-	ok(t, ret)
+	sample := value(lib.GpmSampleAlloc())(t)
 	defer sample.Free()
 	began := time.Now()
 	ok(t, device(t, lib, 0).GpmSampleGet(sample))

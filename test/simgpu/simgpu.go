@@ -171,12 +171,6 @@ func (s *Sim) Links(device string, up bool) error {
 	return s.do("links", device, "down")
 }
 
-// Stretch lets work that comes take so many percent of its time, as beside neighbours
-// that use the memory's bandwidth: 150 is half as long again.
-func (s *Sim) Stretch(device string, percent int) error {
-	return s.do("stretch", device, strconv.Itoa(percent))
-}
-
 // GPM sets what NVML's performance monitoring says of a metric, by its number in nvml.h.
 func (s *Sim) GPM(device string, metric int, value float64) error {
 	return s.do("gpm", device, strconv.Itoa(metric), strconv.FormatFloat(value, 'f', 3, 64))

@@ -15,8 +15,7 @@ import (
 // matrix is a row for each device and a letter for each other one.
 func matrix(t *testing.T, lib nvml.Interface, letter func(a, b nvml.Device) string) string {
 	t.Helper()
-	n, ret := lib.DeviceGetCount()
-	ok(t, ret)
+	n := value(lib.DeviceGetCount())(t)
 	var rows []string
 	for i := range n {
 		var row strings.Builder
@@ -67,15 +66,13 @@ func TestTopology(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			lib := open(t, New(t, test.cfg))
 			if got := matrix(t, lib, func(a, b nvml.Device) string {
-				level, ret := lib.DeviceGetTopologyCommonAncestor(a, b)
-				ok(t, ret)
+				level := value(lib.DeviceGetTopologyCommonAncestor(a, b))(t)
 				return levels[level]
 			}); got != test.ancestors {
 				t.Errorf("common ancestors %q, want %q", got, test.ancestors)
 			}
 			if got := matrix(t, lib, func(a, b nvml.Device) string {
-				status, ret := lib.DeviceGetP2PStatus(a, b, nvml.P2P_CAPS_INDEX_NVLINK)
-				ok(t, ret)
+				status := value(lib.DeviceGetP2PStatus(a, b, nvml.P2P_CAPS_INDEX_NVLINK))(t)
 				if status == nvml.P2P_STATUS_OK {
 					return "L"
 				}
@@ -93,8 +90,7 @@ func TestTopology(t *testing.T) {
 
 // remotes is a letter for each device: what its first link leads to.
 func remotes(t *testing.T, lib nvml.Interface) string {
-	n, ret := lib.DeviceGetCount()
-	ok(t, ret)
+	n := value(lib.DeviceGetCount())(t)
 	all := ""
 	for i := range n {
 		d := device(t, lib, i)
@@ -106,12 +102,9 @@ func remotes(t *testing.T, lib nvml.Interface) string {
 			continue
 		}
 		ok(t, ret)
-		pci, ret := d.GetNvLinkRemotePciInfo(0)
-		ok(t, ret)
-		kind, ret := d.GetNvLinkRemoteDeviceType(0)
-		ok(t, ret)
-		p2p, ret := d.GetNvLinkCapability(0, nvml.NVLINK_CAP_P2P_SUPPORTED)
-		ok(t, ret)
+		pci := value(d.GetNvLinkRemotePciInfo(0))(t)
+		kind := value(d.GetNvLinkRemoteDeviceType(0))(t)
+		p2p := value(d.GetNvLinkCapability(0, nvml.NVLINK_CAP_P2P_SUPPORTED))(t)
 		if state != nvml.FEATURE_ENABLED || p2p != 1 {
 			t.Errorf("device %d: link is %v, peers by it %d", i, state, p2p)
 		}
@@ -122,8 +115,7 @@ func remotes(t *testing.T, lib nvml.Interface) string {
 			continue
 		}
 		ok(t, ret)
-		index, ret := peer.GetIndex()
-		ok(t, ret)
+		index := value(peer.GetIndex())(t)
 		all += string(rune('0' + index))
 	}
 	return all
@@ -137,8 +129,7 @@ func wantFabric(t *testing.T, d nvml.Device, state, cluster string) {
 		return
 	}
 	ok(t, ret)
-	newer, ret := d.GetGpuFabricInfoV().V2()
-	ok(t, ret)
+	newer := value(d.GetGpuFabricInfoV().V2())(t)
 	if newer.ClusterUuid != info.ClusterUuid || newer.CliqueId != info.CliqueId || newer.State != info.State {
 		t.Errorf("fabric %+v, in the second version %+v", info, newer)
 	}
@@ -156,8 +147,7 @@ func TestLinksDown(t *testing.T) {
 	lib := open(t, s)
 	must.Do(t, s.Links("1", false))
 	for i, down := range []bool{true, true, false, false} {
-		state, ret := device(t, lib, i).GetNvLinkState(11)
-		ok(t, ret)
+		state := value(device(t, lib, i).GetNvLinkState(11))(t)
 		field := []nvml.FieldValue{{FieldId: nvml.FI_DEV_NVLINK_GET_STATE, ScopeId: 11}}
 		ok(t, device(t, lib, i).GetFieldValues(field))
 		if (state == nvml.FEATURE_DISABLED) != down || (field[0].Value[0] == 0) != down || field[0].NvmlReturn != uint32(nvml.SUCCESS) {

@@ -103,9 +103,7 @@ func (s *System) FreezeScheduler(t testing.TB) (resume func()) {
 	p := s.Cluster.Process("kube-scheduler")
 	must.Do(t, p.Signal(syscall.SIGSTOP))
 	resume = func() {
-		if err := p.Signal(syscall.SIGCONT); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, p.Signal(syscall.SIGCONT))
 	}
 	t.Cleanup(resume)
 	return resume
@@ -121,9 +119,7 @@ func (s *System) RemoveAdmission(t testing.TB) (restore func()) {
 			t.Error(err)
 			return
 		}
-		if err := s.awaitServing(context.Background()); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, s.awaitServing(context.Background()))
 	}
 	t.Cleanup(restore)
 	for _, obj := range objects {
@@ -168,9 +164,7 @@ func (s *System) LeadingAllocator(t testing.TB) *Process {
 func (s *System) AwaitServing(t testing.TB) {
 	t.Helper()
 	// Also called when a test's own context is over.
-	if err := s.awaitServing(context.Background()); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, s.awaitServing(context.Background()))
 }
 
 func (s *System) mustAwait(t testing.TB, what string, check func(context.Context) error) {
@@ -197,9 +191,7 @@ func (s *System) StopAPIServer(t testing.TB) (start func()) {
 			t.Error(err)
 			return
 		}
-		if err := s.awaitServing(context.Background()); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, s.awaitServing(context.Background()))
 	}
 	t.Cleanup(start)
 	return start

@@ -16,7 +16,7 @@ import (
 
 // Usage is what a container's processes have written into their counters. It is
 // read word by word while they run on. Each figure is true, their sums may be
-// apart by the calls that ran during the reading. It is the tenants' word: good for
+// apart by the calls that ran during the read. It is the tenants' word: good for
 // views, never for a decision about anybody else.
 type Usage struct {
 	Devices   []DeviceUsage  // in the order of the limits

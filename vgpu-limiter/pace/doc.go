@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pace shares out the time of each GPU among the containers that work on
-// it just now. The limiter in each container keeps it to its quota;
+// it just now. The limiter in each container keeps it to its quota alone;
 // what no container can know, the others, is this package's part:
 //
 //   - Containers that work side by side get turns, one after the other. So in the
-//     usual case measurements of one on the device hold nothing of the others' work. The
+//     usual case what one measures on the device holds nothing of the others' work. The
 //     next turn is always for the container furthest behind its quota. It begins when the launches of
 //     others should be through. The time that containers together were charged
 //     beyond the clock is returned to them.

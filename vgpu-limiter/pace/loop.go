@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// Validity is for how long a container goes by the last turn that was written.
+	// Validity is for how long a container goes by the last pace file.
 	Validity = 250 * time.Millisecond
 	// tick is how often the loop looks while somebody works beside somebody
 	// else, or may burst; idleTick otherwise.

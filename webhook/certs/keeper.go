@@ -9,23 +9,27 @@
 // It never writes a file, and never touches anything of the configurations but
 // the caBundle.
 //
-// Why not open-policy-agent/cert-controller: it has the Secret mounted as files. A new
-// certificate waits for the kubelet's next sync, and the process restarts to take it
-// up. Here it is served from memory as soon as it is made.
+// Why not open-policy-agent/cert-controller: docs/decisions/0009-own-certificates.md.
 package certs
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
+	"slices"
 	"sync/atomic"
 	"time"
 
+	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -69,7 +73,7 @@ func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 }
 
 // Ready is a health check: it fails until a certificate is served that the API
-// server has as caBundle, and after it expired.
+// server trusts, and after it expired.
 func (k *Keeper) Ready(*http.Request) error {
 	cause := errors.New("the log says what keeps the next one")
 	if failure := k.failure.Load(); failure != nil && *failure != nil {
@@ -176,4 +180,59 @@ func (k *Keeper) material(ctx context.Context, hosts []string) (*material, error
 	log.FromContext(ctx).Info("renewed the webhook's certificates",
 		"authority", m.authorities[0].NotAfter, "serving", m.serving.Leaf.NotAfter, "hosts", hosts)
 	return m, nil
+}
+
+// clientConfigs say where the API server finds the webhooks of a configuration.
+func clientConfigs(config client.Object) []*admissionv1.WebhookClientConfig {
+	var found []*admissionv1.WebhookClientConfig
+	switch c := config.(type) {
+	case *admissionv1.MutatingWebhookConfiguration:
+		for i := range c.Webhooks {
+			found = append(found, &c.Webhooks[i].ClientConfig)
+		}
+	case *admissionv1.ValidatingWebhookConfiguration:
+		for i := range c.Webhooks {
+			found = append(found, &c.Webhooks[i].ClientConfig)
+		}
+	}
+	return found
+}
+
+// hosts are the names under which the API server calls the webhook: the
+// certificate is for whatever address the configuration names, so that a webhook
+// that runs outside the cluster (a url, not a service) needs no setting of ours.
+func hosts(config client.Object) []string {
+	var found []string
+	for _, cc := range clientConfigs(config) {
+		if cc.Service != nil {
+			found = append(found, cc.Service.Name+"."+cc.Service.Namespace+".svc")
+		}
+		if cc.URL != nil {
+			if u, err := url.Parse(*cc.URL); err == nil {
+				found = append(found, u.Hostname())
+			}
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// trust writes the bundle into every webhook of the configuration that has
+// another. A patch of that field only: an update would drop what this version's
+// types do not know.
+func trust(ctx context.Context, c client.Client, config client.Object, bundle []byte) error {
+	ops := []jsonpatch.Operation{jsonpatch.NewOperation("test", "/metadata/resourceVersion", config.GetResourceVersion())}
+	for i, cc := range clientConfigs(config) {
+		if !bytes.Equal(cc.CABundle, bundle) {
+			ops = append(ops, jsonpatch.NewOperation("add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle))
+		}
+	}
+	if len(ops) == 1 {
+		return nil
+	}
+	patch, err := json.Marshal(ops)
+	if err != nil {
+		return err
+	}
+	return c.Patch(ctx, config, client.RawPatch(types.JSONPatchType, patch))
 }

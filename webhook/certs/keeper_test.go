@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 func configuration() *admissionv1.MutatingWebhookConfiguration {
@@ -51,13 +52,9 @@ func secret() *corev1.Secret {
 func bundles(t *testing.T, c client.Client) [][]byte {
 	t.Helper()
 	config := &admissionv1.MutatingWebhookConfiguration{}
-	if err := c.Get(t.Context(), client.ObjectKey{Name: ConfigurationName}, config); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Get(t.Context(), client.ObjectKey{Name: ConfigurationName}, config))
 	warns := &admissionv1.ValidatingWebhookConfiguration{}
-	if err := c.Get(t.Context(), client.ObjectKey{Name: ConfigurationName}, warns); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Get(t.Context(), client.ObjectKey{Name: ConfigurationName}, warns))
 	return [][]byte{config.Webhooks[0].ClientConfig.CABundle, config.Webhooks[1].ClientConfig.CABundle, warns.Webhooks[0].ClientConfig.CABundle}
 }
 
@@ -65,9 +62,7 @@ func bundles(t *testing.T, c client.Client) [][]byte {
 // was told, under every name.
 func check(t *testing.T, k *Keeper, c client.Client) {
 	t.Helper()
-	if err := k.Ready(nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.Ready(nil))
 	for _, bundle := range bundles(t, c) {
 		if err := accepts(t, bundle, &material{serving: k.serving.Load()}, k.Clock.Now()); err != nil {
 			t.Error(err)
@@ -83,9 +78,7 @@ func TestSync(t *testing.T) {
 		t.Error("ready before anything was done")
 	}
 	for _, k := range []*Keeper{first, second} {
-		if err := k.Sync(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, k.Sync(t.Context()))
 		check(t, k, c)
 	}
 	if !bytes.Equal(first.serving.Load().Certificate[0], second.serving.Load().Certificate[0]) {
@@ -93,30 +86,22 @@ func TestSync(t *testing.T) {
 	}
 
 	// Somebody applies the manifest again.
-	if err := c.Update(t.Context(), reset(t, c)); err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Update(t.Context(), reset(t, c)))
+	must.Do(t, first.Sync(t.Context()))
 	check(t, first, c)
 
 	// Rotation, with the second replica behind.
 	old := first.serving.Load()
 	clock.Step(authorityLife * 3 / 4)
 	for range 2 {
-		if err := first.Sync(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, first.Sync(t.Context()))
 		check(t, first, c)
 		clock.Step(2 * settle)
 	}
 	if bytes.Equal(old.Certificate[0], first.serving.Load().Certificate[0]) {
 		t.Error("the certificate was not renewed")
 	}
-	if err := second.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, second.Sync(t.Context()))
 	check(t, second, c)
 	clock.Step(servingLife)
 	if second.Ready(nil) == nil {
@@ -127,9 +112,7 @@ func TestSync(t *testing.T) {
 func reset(t *testing.T, c client.Client) *admissionv1.MutatingWebhookConfiguration {
 	t.Helper()
 	config := &admissionv1.MutatingWebhookConfiguration{}
-	if err := c.Get(t.Context(), client.ObjectKey{Name: ConfigurationName}, config); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Get(t.Context(), client.ObjectKey{Name: ConfigurationName}, config))
 	config.Webhooks = configuration().Webhooks
 	return config
 }
@@ -143,9 +126,7 @@ func TestRace(t *testing.T) {
 			plain := fake.NewClientBuilder().WithObjects(configuration(), workloads(), secret()).Build()
 			fast := &Keeper{Client: plain, Clock: clock}
 			if at == "update" {
-				if err := fast.Sync(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, fast.Sync(t.Context()))
 				clock.Step(authorityLife * 3 / 4)
 			}
 			overtake := func(ctx context.Context, where string) error {
@@ -169,9 +150,7 @@ func TestRace(t *testing.T) {
 			if err := slow.Sync(t.Context()); err == nil {
 				t.Error("the slow replica did not notice")
 			}
-			if err := slow.Sync(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, slow.Sync(t.Context()))
 			if at == "" {
 				check(t, fast, plain)
 				check(t, slow, plain)
@@ -262,9 +241,7 @@ func TestMissingWorkloads(t *testing.T) {
 	if err := k.Sync(t.Context()); err == nil || !strings.Contains(err.Error(), "reading ValidatingWebhookConfiguration vernier-webhook (apply deploy/manifests/admission") {
 		t.Errorf("got %v, want the remedy", err)
 	}
-	if err := c.Create(t.Context(), workloads()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Create(t.Context(), workloads()))
 	trusted := bundles(t, c)
 	if err := errors.Join(k.Ready(nil), accepts(t, trusted[0], &material{serving: k.serving.Load()}, k.Clock.Now())); err != nil {
 		t.Error(err)
@@ -272,9 +249,7 @@ func TestMissingWorkloads(t *testing.T) {
 	if len(trusted[2]) > 0 {
 		t.Error("the other configuration is trusted before it was read")
 	}
-	if err := k.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.Sync(t.Context()))
 	check(t, k, c)
 }
 
@@ -301,9 +276,7 @@ func TestMissingSecret(t *testing.T) {
 	if created > 0 {
 		t.Error("the keeper tried to create it")
 	}
-	if err := c.Create(t.Context(), secret()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Create(t.Context(), secret()))
 	clock.Step(retry)
 	await(t, clock)
 	check(t, k, c)

@@ -7,6 +7,8 @@ import (
 	"crypto/x509"
 	"testing"
 	"time"
+
+	"vernier.dev/vernier/test/must"
 )
 
 var (
@@ -18,9 +20,7 @@ var (
 func reload(t *testing.T, m *material) *material {
 	t.Helper()
 	data := map[string][]byte{}
-	if err := m.store(data); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.store(data))
 	return load(data)
 }
 
@@ -52,9 +52,7 @@ func TestRotationWithoutGap(t *testing.T) {
 	var behind *material
 	for ; now.Before(start.Add(3 * authorityLife)); now = now.Add(step) {
 		changed, err := m.renew(now, names)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if changed {
 			m = reload(t, m)
 			renewals++
@@ -115,9 +113,7 @@ func TestRenew(t *testing.T) {
 			before := m.serving
 			now := start.Add(tt.after)
 			changed, err := m.renew(now, tt.hosts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if changed != tt.changed || (m.serving != before) != tt.signed || len(m.authorities) != tt.authorities {
 				t.Errorf("changed %v, signed %v, %d authorities; want %v, %v, %d",
 					changed, m.serving != before, len(m.authorities), tt.changed, tt.signed, tt.authorities)

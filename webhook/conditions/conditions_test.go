@@ -12,15 +12,14 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook/dialect"
 )
 
 // What differs is a metric, and is said once until it changes.
 func TestHalfEnabledIsSaidOnce(t *testing.T) {
 	set, err := dialect.Settings{Dialects: "gpu-manager"}.Set()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	w := &Watcher{Dialects: set}
 	var lines []string
 	ctx := log.IntoContext(context.Background(), funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}))
@@ -55,8 +54,6 @@ func TestHalfEnabledIsSaidOnce(t *testing.T) {
 func value(t *testing.T, lacks string) float64 {
 	t.Helper()
 	var m dto.Metric
-	if err := halfEnabled.WithLabelValues(lacks).Write(&m); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, halfEnabled.WithLabelValues(lacks).Write(&m))
 	return m.GetGauge().GetValue()
 }

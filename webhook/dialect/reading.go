@@ -158,7 +158,7 @@ func (a *Asking) gpus(name corev1.ResourceName) api.DeviceCount {
 	return api.DeviceCount(a.amount(name, api.MaxContainerDevices, "GPUs"))
 }
 
-// mostMiB is more than any GPU will have for a while: whoever asks for more has
+// mostMiB is more than any GPU will have for a while: a pod that asks for more has
 // written bytes.
 const mostMiB = 1 << 24
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 func ledger(node string, mem ...api.MiB) *api.SliceLedger {
@@ -80,9 +81,7 @@ func TestSlim(t *testing.T) {
 func allow(t *testing.T, text string) api.AllowList {
 	t.Helper()
 	list, err := api.ParseAllowList(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return list
 }
 

@@ -11,13 +11,16 @@ package guard
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/slim"
 )
 
@@ -100,4 +103,100 @@ func whole(list corev1.ResourceList, at *field.Path) field.ErrorList {
 	}
 	slices.SortFunc(errs, func(a, b *field.Error) int { return strings.Compare(a.Field, b.Field) })
 	return errs
+}
+
+// Bounds refuses a pod with a share that carries more than any part of Vernier is to
+// read. It comes before everything else that reads the pod.
+func Bounds(pod *slim.Pod) field.ErrorList {
+	spec, annotations := field.NewPath("spec"), field.NewPath("metadata", "annotations")
+	var errs field.ErrorList
+	atMost := func(most, have int, at *field.Path, remedy string) {
+		if have > most {
+			errs = append(errs, field.Invalid(at, have, fmt.Sprintf("a pod with a share may have at most %d: %s", most, remedy)))
+		}
+	}
+	atMost(api.MaxSharePodContainers, len(pod.Spec.Containers)+len(pod.Spec.InitContainers), spec.Child("containers"),
+		"make several pods of it (init containers count as well)")
+	atMost(api.MaxShareVolumes, len(pod.Spec.Volumes), spec.Child("volumes"), "mount folders that contain several of them")
+	atMost(api.MaxShareGates, len(pod.Spec.SchedulingGates), spec.Child("schedulingGates"),
+		"remove gates that no controller waits for")
+	atMost(api.MaxShareAnnotations, len(pod.Metadata.Annotations), annotations, "remove some, or keep them in a ConfigMap")
+	if len(errs) > 0 {
+		return errs
+	}
+	capabilities := 0
+	for _, list := range [][]slim.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			capabilities += len(list[i].SecurityContext.Capabilities.Add)
+		}
+	}
+	atMost(api.MaxShareCapabilities, capabilities, spec.Child("containers"), "these are the capabilities that its containers add: remove some")
+	if err := api.CheckSchedulingTerms(&corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity,
+		Tolerations: pod.Spec.Tolerations, TopologySpreadConstraints: pod.Spec.TopologySpreadConstraints}); err != nil {
+		errs = append(errs, field.Forbidden(spec, err.Error()))
+	}
+	total := 0
+	for _, key := range slices.Sorted(maps.Keys(pod.Metadata.Annotations)) {
+		value := pod.Metadata.Annotations[key]
+		total += len(key) + len(value)
+		if len(value) > api.MaxAnnotationBytes && (strings.HasPrefix(key, api.Prefix) || strings.HasPrefix(key, requiredPlugins)) {
+			errs = append(errs, field.Invalid(annotations.Key(key), field.OmitValueType{},
+				fmt.Sprintf("has %d bytes, %d are allowed: shorten or remove it", len(value), api.MaxAnnotationBytes)))
+		}
+	}
+	if total > validation.TotalAnnotationSizeLimitB {
+		// The API server says so too, once everybody has read them.
+		errs = append(errs, field.TooLong(annotations, "", validation.TotalAnnotationSizeLimitB))
+	}
+	return errs
+}
+
+// Env sorts the variables of a container in a pod with a share; shared reports
+// whether it has one itself. The remove are indexes into c.Env, ascending.
+//
+// Variables that manifests for whole GPUs often carry are removed, with a warning,
+// so that they work unchanged. Those that only a forger would write are refused. Those that
+// many images need for good reasons (LD_PRELOAD of an allocator) stay, and the
+// user gets a warning. Variables of the image and of envFrom are not seen here: the node
+// agent applies the same rule to them.
+func Env(c *slim.Container, shared bool, path *field.Path) (remove []int, warnings []string, errs field.ErrorList) {
+	for i := range c.Env {
+		name := c.Env[i].Name
+		switch api.EnvRuleOf(name, shared) {
+		case api.EnvDropped:
+			remove = append(remove, i)
+			text := "removed: it would lead the container to an MPS server that is not its share's"
+			if name == api.EnvVisibleDevices {
+				text = "removed: a container sees the GPUs of its share and no others"
+			}
+			warnings = append(warnings, warning(path, name, text))
+		case api.EnvWarned:
+			warnings = append(warnings, warning(path, name, "kept: a library loaded this way must not intercept the CUDA driver API, or the share's limits may not hold"))
+		case api.EnvReserved:
+			errs = append(errs, field.Forbidden(path.Child("env").Index(i).Child("name"),
+				fmt.Sprintf("%s: names that begin with %s are Vernier's: choose another", name, api.EnvReservedPrefix)))
+		}
+	}
+	return remove, warnings, errs
+}
+
+// Devices warns of a CUDA_VISIBLE_DEVICES in the env of a container with a share, unless it shows
+// all that the share has.
+func Devices(c *slim.Container, share api.Share, mode api.Mode, path *field.Path) (warnings []string) {
+	for i := range c.Env {
+		v, gpus := &c.Env[i], int(share.GPUs)
+		switch {
+		case v.Name != api.EnvCUDADevices || v.ValueFrom == nil && v.Value == api.AllDevices(gpus):
+		case v.ValueFrom != nil || api.ChoosesBeyond(v.Value, make([]string, gpus), mode == api.ModeMIG):
+			warnings = append(warnings, warning(path, v.Name, fmt.Sprintf(
+				"remove it: CUDA numbers the GPUs of the share from 0, and one that the share does not have makes the node agent set %s", api.AllDevices(gpus))))
+		default:
+			warnings = append(warnings, warning(path, v.Name, fmt.Sprintf("kept: it hides GPUs of the share, which has %d: remove it to see all", gpus)))
+		}
+	}
+	return warnings
+}
+
+func warning(path *field.Path, name, text string) string {
+	return path.Child("env").Key(name).String() + ": " + text
 }

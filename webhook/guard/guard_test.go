@@ -13,15 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook/slim"
 )
 
 func decode(t *testing.T, json string) *slim.Pod {
 	t.Helper()
 	pod, err := slim.Decode([]byte(json))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return pod
 }
 
@@ -113,9 +112,7 @@ func TestHostPath(t *testing.T) {
 // The page names each folder that is refused.
 func TestFoldersAreOnThePage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/reference/annotations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for _, s := range sensitive {
 		if !strings.Contains(string(page), "`"+s.path+"`") {
 			t.Errorf("docs/reference/annotations.md does not name %s", s.path)

@@ -39,7 +39,7 @@ var sensitive = []struct{ path, reason string }{
 	{"/var/lib/vernier", "holds the limits of shares"},
 	// The kubelet follows links there as root when somebody asks for a container's log.
 	{"/var/log", "holds other pods' logs"},
-	// Whoever writes these has the node the next time that it runs them.
+	// A process that writes these has the node the next time that it runs them.
 	{"/bin", "holds the node's programs"},
 	{"/sbin", "holds the node's programs"},
 	{"/usr/bin", "holds the node's programs"},

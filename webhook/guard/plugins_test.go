@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook/guard"
 )
 
@@ -53,9 +54,7 @@ func TestRequirePlugin(t *testing.T) {
 				// containerd's own look-up and its own reading.
 				value, _ := plugin.GetEffectiveAnnotation(&api.PodSandbox{Annotations: all}, plugin.RequiredPluginsAnnotation, container)
 				var plugins []string
-				if err := yaml.Unmarshal([]byte(value), &plugins); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, yaml.Unmarshal([]byte(value), &plugins))
 				if got := strings.Join(plugins, " "); got != want {
 					t.Errorf("container %s requires %q, want %q", container, got, want)
 				}

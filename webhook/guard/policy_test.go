@@ -12,15 +12,14 @@ import (
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 // expressions are those of the policy's rules, each on one line.
 func expressions(t *testing.T, policy string) []string {
 	t.Helper()
 	objects, err := manifests.Read("admission/policy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var found []string
 	for _, obj := range objects {
 		spec, _ := obj.Object["spec"].(map[string]any)
@@ -104,9 +103,7 @@ func TestPolicyHasTheBounds(t *testing.T) {
 // of them does not: what the condition leaves out, nothing checks.
 func TestConditionHasEveryRule(t *testing.T) {
 	objects, err := manifests.Read("admission/policy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	text := func(of any, field string) string {
 		s, _ := of.(map[string]any)[field].(string)
 		return strings.Join(strings.Fields(s), " ")

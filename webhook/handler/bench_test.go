@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	kubernetes "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // realistic is a pod as a Deployment's ReplicaSet makes it and the API server
@@ -138,8 +140,6 @@ func BenchmarkTranslated(b *testing.B) {
 func podScheme(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := kubernetes.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, kubernetes.AddToScheme(scheme))
 	return scheme
 }

@@ -18,6 +18,7 @@ import (
 
 	"vernier.dev/vernier/api/classes"
 	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook/demand"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/handler"
@@ -86,9 +87,7 @@ func TestClasses(t *testing.T) {
 			}
 			req.Object.Raw = apply(t, req.Object.Raw, response)
 			got := &corev1.Pod{}
-			if err := json.Unmarshal(req.Object.Raw, got); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal(req.Object.Raw, got))
 			if want := `{"version":"v1alpha1","containers":{"train":` + tt.shares + `}}`; got.Annotations[api.AnnotationShares] != want {
 				t.Errorf("%s: %s, want %s", name, got.Annotations[api.AnnotationShares], want)
 			}
@@ -171,9 +170,7 @@ func TestClasses_WhenContainersDiffer_TopologyIsTheNearer(t *testing.T) {
 				continue
 			}
 			got := &corev1.Pod{}
-			if err := json.Unmarshal(apply(t, req.Object.Raw, response), got); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal(apply(t, req.Object.Raw, response), got))
 			if got := got.Annotations[api.AnnotationTopology]; got != tt.want {
 				t.Errorf("%v: topology %q, want %q", tt.classes, got, tt.want)
 			}
@@ -186,9 +183,7 @@ func TestClasses_WhenContainersDiffer_TopologyIsTheNearer(t *testing.T) {
 func BenchmarkClass(b *testing.B) {
 	amounts := realistic(b, true)
 	pod := &corev1.Pod{}
-	if err := json.Unmarshal(amounts, pod); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, json.Unmarshal(amounts, pod))
 	for _, list := range []corev1.ResourceList{pod.Spec.Containers[0].Resources.Limits, pod.Spec.Containers[0].Resources.Requests} {
 		maps.DeleteFunc(list, func(name corev1.ResourceName, _ resource.Quantity) bool {
 			return strings.HasPrefix(string(name), api.Prefix)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // Over many pods, the handler's patch makes the same pod as the plain mutation
@@ -29,15 +30,9 @@ func TestDifferential(t *testing.T) {
 		}
 		patched := apply(t, raw, response)
 		got, want := &corev1.Pod{}, &corev1.Pod{}
-		if err := json.Unmarshal(patched, got); err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(raw, want); err != nil {
-			t.Fatal(err)
-		}
-		if err := mutate(want); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(patched, got))
+		must.Do(t, json.Unmarshal(raw, want))
+		must.Do(t, mutate(want))
 		if !equality.Semantic.DeepEqual(got, want) {
 			t.Fatalf("seed %d:\npod  %s\ngot  %s\nwant %s", seed, raw, marshal(t, got), marshal(t, want))
 		}

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook/intake"
 )
 
@@ -45,9 +46,7 @@ func child(t *testing.T, variable string, arguments ...string) {
 func TestHostileMemory(t *testing.T) {
 	const variable = "VERNIER_TEST_LIMIT"
 	if limit, err := strconv.ParseUint(os.Getenv(variable), 10, 64); err == nil {
-		if err := unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: limit, Max: limit}))
 		t.Run("pods", TestHostilePods)
 		return
 	}
@@ -68,9 +67,7 @@ func TestHostileFlood(t *testing.T) {
 	}
 	flood(t)
 	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	peak := regexp.MustCompile(`VmHWM:\s*(\d+) kB`).FindSubmatch(status)
 	if kib, err := strconv.Atoi(string(peak[1])); err != nil || kib<<10 > memory {
 		t.Errorf("the server had %d KiB of memory at the most, of %d, %v", kib, memory>>10, err)
@@ -81,9 +78,7 @@ func TestHostileFlood(t *testing.T) {
 // which becomes as large in memory as a body can.
 func flood(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	in := intake.New(intake.Default)
 	srv := &http.Server{Handler: in.Handle(ours())}
 	ended := make(chan error, 1)

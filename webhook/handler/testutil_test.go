@@ -15,6 +15,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/handler"
@@ -30,9 +31,7 @@ func ours() *admission.Webhook {
 func everybodys(t testing.TB) *admission.Webhook {
 	t.Helper()
 	dialects, err := dialect.Settings{Dialects: "all"}.Set()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return &admission.Webhook{Handler: handler.Pods(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects}))}
 }
 
@@ -47,9 +46,7 @@ func request(raw []byte) admission.Request {
 func marshal(t testing.TB, v any) []byte {
 	t.Helper()
 	raw, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return raw
 }
 
@@ -60,9 +57,7 @@ func admit(t testing.TB, pod *corev1.Pod) (admission.Response, *corev1.Pod) {
 	raw := marshal(t, pod)
 	response := ours().Handle(context.Background(), request(raw))
 	patched := &corev1.Pod{}
-	if err := json.Unmarshal(apply(t, raw, response), patched); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(apply(t, raw, response), patched))
 	return response, patched
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"vernier.dev/vernier/api/podrequest"
 	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/podtemplate"
@@ -20,9 +21,7 @@ import (
 // dialect among them, what is wrong by field, and the pod as it is admitted.
 func TestRead(t *testing.T) {
 	dialects, err := dialect.Settings{Dialects: "hami"}.Set()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	reader := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects})
 	for name, tt := range map[string]struct {
 		metadata, containers string
@@ -58,9 +57,7 @@ func TestRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			raw := []byte(`{"metadata":{"name":"p",` + tt.metadata + `},"spec":{"containers":[` + tt.containers + `]}}`)
 			read, err := reader.Read("team", raw)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if read.Name != "p" || read.Dialect != tt.dialect || len(read.Warnings) != len(tt.warned) || len(read.Errors) != len(tt.errs) {
 				t.Fatalf("%+v", read)
 			}
@@ -81,9 +78,7 @@ func TestRead(t *testing.T) {
 				t.Errorf("shares %v, %+v", read.Shares, w)
 			}
 			pod, err := read.Admitted(raw)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if len(pod.Spec.SchedulingGates) != 1 || pod.Spec.SchedulingGates[0] != (corev1.PodSchedulingGate{Name: api.Gate}) {
 				t.Errorf("gates %v", pod.Spec.SchedulingGates)
 			}

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -257,3 +258,10 @@ var pinRefusals = prometheus.NewCounter(prometheus.CounterOpts{
 })
 
 func init() { metrics.Registry.MustRegister(pinRefusals) }
+
+// Remembered are the placed pods that are watched since the scheduler has not bound them.
+func (w *Watch) Remembered() []types.UID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Keys(w.refusals))
+}

@@ -44,8 +44,8 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T, edits ...func(*corev1.Pod)) *fixture {
-	l := objects.WithStatus(objects.Ledger("n"))
-	p := objects.WithUID(objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(50, 500)}))
+	l := objects.ReadyLedger("n")
+	p := objects.Single("p", objects.Share(50, 500))
 	objects.Grant(l, objects.Place(p, l, on{"c": 0}), on{"c": 0})
 	for _, edit := range edits {
 		edit(p)

@@ -160,7 +160,7 @@ func (f *fixture) told() (once []string, others int) {
 	return once, len(f.recorder.Events)
 }
 
-func newLedger() *v1alpha1.SliceLedger { return objects.WithStatus(objects.Ledger("n")) }
+func newLedger() *v1alpha1.SliceLedger { return objects.ReadyLedger("n") }
 
 // newPod is gated, with half a device for each container.
 func newPod(name string, containers ...string) *corev1.Pod {
@@ -168,7 +168,7 @@ func newPod(name string, containers ...string) *corev1.Pod {
 	for _, c := range containers {
 		shares[c] = objects.Share(50, 500)
 	}
-	return objects.WithUID(objects.Pod(name, shares))
+	return objects.Pod(name, shares)
 }
 
 // bound places the pod, and binds it to the ledger's node.

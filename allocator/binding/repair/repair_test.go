@@ -45,7 +45,7 @@ func TestTakenBack(t *testing.T) {
 	add("deleted", nil)
 	add("late", nil)
 	add("elsewhere", func(p *corev1.Pod) {
-		objects.Place(p, objects.WithStatus(objects.Ledger("m")), on{"c": 0})
+		objects.Place(p, objects.ReadyLedger("m"), on{"c": 0})
 	})
 	add("deleting", func(p *corev1.Pod) {
 		p.DeletionTimestamp, p.Finalizers = ptr.To(metav1.NewTime(start)), []string{"keep"}
@@ -218,7 +218,7 @@ func TestReassign_WhenTheOtherDeviceIsSmaller(t *testing.T) {
 		"no room": {map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 50, MemMiB: 995}}, ""},
 	} {
 		l := newLedger()
-		p := objects.WithUID(objects.Pod("p", tt.shares))
+		p := objects.Pod("p", tt.shares)
 		at := on{}
 		for ctr := range tt.shares {
 			at[ctr] = 0
@@ -343,7 +343,7 @@ func TestRefusedWrites(t *testing.T) {
 	l := newLedger()
 	var pods []*corev1.Pod
 	for _, name := range []string{"p", "q"} {
-		p := objects.WithUID(objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(30, 300)}))
+		p := objects.Single(name, objects.Share(30, 300))
 		objects.Grant(l, objects.Place(p, l, on{"c": 0}), on{"c": 0})
 		p.Spec.NodeName = "n"
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "id"}}
@@ -392,11 +392,11 @@ func TestRefusedWrites(t *testing.T) {
 // A ledger whose spec is refused does not keep pods from their conditions.
 func TestRefusedSpec(t *testing.T) {
 	l := newLedger()
-	p := objects.WithUID(objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(30, 300)}))
+	p := objects.Single("p", objects.Share(30, 300))
 	objects.Grant(l, objects.Place(p, l, on{"c": 0}), on{"c": 0})
 	p.Spec.NodeName = "n"
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "id"}}
-	gone := objects.WithUID(objects.Pod("gone", map[string]v1alpha1.Share{"c": objects.Share(30, 300)}))
+	gone := objects.Single("gone", objects.Share(30, 300))
 	objects.Grant(l, gone, on{"c": 1})
 	l.Status.Released = append(l.Status.Released, gone.UID)
 	l.Status.Devices[0].Healthy, l.Status.Devices[0].Reason = false, "Xid 48"

@@ -36,7 +36,7 @@ func newHandlers(t *testing.T) (*Handlers, queue.Work) {
 }
 
 func pod(name, version string, edits ...func(*corev1.Pod)) *corev1.Pod {
-	p := objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
+	p := objects.Single(name, objects.Share(10, 100))
 	p.UID, p.ResourceVersion = types.UID(name), version
 	for _, e := range edits {
 		e(p)
@@ -69,7 +69,7 @@ func TestFanOut(t *testing.T) {
 		}
 		gone = append(gone, p.Name)
 	})
-	l := objects.WithStatus(objects.Ledger("n0"))
+	l := objects.ReadyLedger("n0")
 	l.ResourceVersion = "1"
 	waits := pod("waits", "1")
 	for _, step := range []struct {

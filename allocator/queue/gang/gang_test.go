@@ -12,12 +12,11 @@ import (
 
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/api/podrequest"
-	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
 
 func member(name string, total int, edits ...func(*corev1.Pod)) *corev1.Pod {
-	p := objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
+	p := objects.Single(name, objects.Share(10, 100))
 	p.UID = types.UID(name)
 	objects.InGang("g", total)(p)
 	for _, e := range edits {
@@ -70,7 +69,7 @@ func TestUpdate(t *testing.T) {
 		{"the member ungated", member("a", 2, ungated), 1},
 		{"the member that runs", member("a", 2, ungated, func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }), 0},
 		{"the member in another group", member("a", 2, objects.InGang("h", 2)), 2},
-		{"a pod of no group", objects.Pod("b", map[string]v1alpha1.Share{"c": objects.Share(1, 1)}), 0},
+		{"a pod of no group", objects.Single("b", objects.Share(1, 1)), 0},
 	} {
 		if got := gs.Update(step.pod); len(got) != step.want {
 			t.Errorf("%s concerns %v, want %d", step.what, got, step.want)

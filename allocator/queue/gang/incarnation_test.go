@@ -14,7 +14,6 @@ import (
 
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/api/podrequest"
-	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
 
@@ -30,7 +29,7 @@ func by(name, uid string) func(*corev1.Pod) {
 func TestCurrentIncarnation(t *testing.T) {
 	at := func(s int64) metav1.Time { return metav1.NewTime(time.Unix(s, 0)) }
 	pod := func(name string, created int64, edits ...func(*corev1.Pod)) *corev1.Pod {
-		p := objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(1, 1)})
+		p := objects.Single(name, objects.Share(1, 1))
 		p.UID, p.CreationTimestamp = types.UID(name), at(created)
 		objects.InGang("g", 2)(p)
 		for _, e := range edits {

@@ -62,7 +62,7 @@ func (f *fixture) change(edit func(*v1alpha1.SliceLedger)) {
 	f.made++
 	l := f.known.Index.Ledger("n")
 	if l == nil {
-		l = objects.WithStatus(objects.Ledger("n"))
+		l = objects.ReadyLedger("n")
 	}
 	l = l.DeepCopy()
 	l.ResourceVersion = fmt.Sprint(f.made)
@@ -73,7 +73,7 @@ func (f *fixture) change(edit func(*v1alpha1.SliceLedger)) {
 // waiting is a pod that waits.
 func (f *fixture) waiting(name string) *corev1.Pod {
 	f.made++
-	p := objects.WithUID(objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(50, 500)}))
+	p := objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(50, 500)})
 	p.ResourceVersion = fmt.Sprint(f.made)
 	f.known.SetPod(p)
 	return p
@@ -470,7 +470,7 @@ func TestHide(t *testing.T) {
 	r := rand.New(rand.NewSource(1))
 	less, shared := 0, 0
 	for range 5000 {
-		l := objects.WithStatus(objects.Ledger("n"))
+		l := objects.ReadyLedger("n")
 		var on [2][]v1alpha1.Slice
 		for i := range on {
 			core, mem := v1alpha1.WholeGPU, v1alpha1.MiB(objects.DeviceMiB)
@@ -542,7 +542,7 @@ type amount struct {
 
 // Two that wait for the end of one pod share what it leaves.
 func TestHideOfOneThatLeavesForTwo(t *testing.T) {
-	l := objects.WithStatus(objects.Ledger("n"))
+	l := objects.ReadyLedger("n")
 	l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: "GPU-n-0", Core: v1alpha1.WholeGPU, Mem: objects.DeviceMiB, Slices: []v1alpha1.Slice{slice("p", 60, 600)}}}
 	first := &Reservation{Plans: []placement.Plan{on("GPU-n-0", 50, 500)}, Leaving: leaving("p")}
 	second := &Reservation{Plans: []placement.Plan{on("GPU-n-0", 40, 400)}, Leaving: leaving("p")}
@@ -561,7 +561,7 @@ func TestHideOfOneThatLeavesForTwo(t *testing.T) {
 // one in mode mps is promised takes nothing else.
 func TestHideModes(t *testing.T) {
 	profile := v1alpha1.MIGProfile{ID: 19, Core: 14, Mem: 100, Size: 1, Starts: []int32{0, 1, 2}, Max: 3}
-	l := objects.WithStatus(objects.Ledger("n"))
+	l := objects.ReadyLedger("n")
 	l.Status.Devices[0].Profiles, l.Status.Devices[0].MIG = []v1alpha1.MIGProfile{profile}, v1alpha1.MIGEnabled
 	cut := func(start int32, pod string) v1alpha1.Slice {
 		s := slice(pod, 10, 50)
@@ -579,7 +579,7 @@ func TestHideModes(t *testing.T) {
 		}
 	}
 
-	l = objects.WithStatus(objects.Ledger("n"))
+	l = objects.ReadyLedger("n")
 	l.Status.Devices, l.Status.Driver.MPS = l.Status.Devices[:1], true
 	for promised, other := range map[v1alpha1.Mode]v1alpha1.Mode{v1alpha1.ModeMPS: v1alpha1.ModeLimiter, v1alpha1.ModeLimiter: v1alpha1.ModeMPS} {
 		plan := on("GPU-n-0", 10, 50)

@@ -39,7 +39,7 @@ func newCache() (*Cache, counts) {
 }
 
 func pod(name, version string, edits ...func(*corev1.Pod)) *corev1.Pod {
-	p := objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
+	p := objects.Single(name, objects.Share(10, 100))
 	p.UID, p.ResourceVersion = types.UID(name), version
 	for _, e := range edits {
 		e(p)
@@ -62,7 +62,7 @@ func placed(node string) func(*corev1.Pod) {
 
 // ledger is n0's with slices of the pods.
 func ledger(version int, pods ...string) *v1alpha1.SliceLedger {
-	l := objects.WithStatus(objects.Ledger("n0"))
+	l := objects.ReadyLedger("n0")
 	l.ResourceVersion = strconv.Itoa(version)
 	if len(pods) > 0 {
 		l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: "GPU-n0-0", Core: v1alpha1.WholeGPU, Mem: objects.DeviceMiB}}

@@ -31,10 +31,10 @@ func newPod(name string, containers ...string) *corev1.Pod {
 	for _, c := range containers {
 		shares[c] = objects.Share(50, 500)
 	}
-	return objects.WithUID(objects.Pod(name, shares))
+	return objects.Pod(name, shares)
 }
 
-func newLedger() *v1alpha1.SliceLedger { return objects.WithStatus(objects.Ledger("n")) }
+func newLedger() *v1alpha1.SliceLedger { return objects.ReadyLedger("n") }
 
 // fill grants all of a device to another pod.
 func fill(l *v1alpha1.SliceLedger, device int) {
@@ -124,7 +124,7 @@ func TestInPlace(t *testing.T) {
 			use(l, p, "a", second) // started again: listed twice for a moment
 		}, map[string]string{"a": second, "b": second}},
 		{"placed on another node", func(_ *v1alpha1.SliceLedger, p *corev1.Pod) {
-			objects.Place(p, objects.WithStatus(objects.Ledger("m")), on{"a": 0, "b": 1})
+			objects.Place(p, objects.ReadyLedger("m"), on{"a": 0, "b": 1})
 		}, nil},
 		{"no placement that can be read", func(_ *v1alpha1.SliceLedger, p *corev1.Pod) {
 			p.Annotations[v1alpha1.AnnotationPlacement] = "{"

@@ -189,7 +189,7 @@ func TestTrimKeepsTermsThatAreRead(t *testing.T) {
 	node := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "k", Operator: corev1.NodeSelectorOpExists}}}
 	preferred := []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: term}}
 	of := func(edits ...func(*corev1.Pod)) *corev1.Pod {
-		p := objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
+		p := objects.Single("p", objects.Share(10, 100))
 		p.Spec.NodeSelector = map[string]string{"k": "v"}
 		p.Spec.Tolerations = []corev1.Toleration{{Key: "k"}}
 		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{TopologyKey: "k"}}

@@ -18,7 +18,7 @@ const next = "--"
 // Join makes one hook of those that follow each other at the same stage, with the
 // same program and environment. The runtime runs the hooks of one stage in their
 // order, so this changes nothing but the number of processes. A hook that has a
-// timeout, or an argument that would part it, stays apart.
+// timeout, or an argument that would part it, stays separate.
 func Join(hooks []*specs.Hook) []*specs.Hook {
 	var joined []*specs.Hook
 	for _, h := range hooks {

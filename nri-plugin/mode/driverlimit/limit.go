@@ -41,7 +41,7 @@ func (d *Limit) Apply(c mode.Container, pid uint32, all []v1alpha1.SliceStatus) 
 }
 
 // Observe does the same for a container that runs. It changes no limit that is in force,
-// set by any writer. Where there is none at all it sets it. The agent was away between
+// also one that another has set. Where there is none at all it sets it. The agent was away between
 // the container's creation and its start, which the runtime then does not hold back.
 func (d *Limit) Observe(c mode.Container, pid uint32, all []v1alpha1.SliceStatus) error {
 	return d.each(c, pid, all, func(g ledger.Grant, cgroup string) error {

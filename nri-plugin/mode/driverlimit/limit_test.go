@@ -13,6 +13,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/test/must"
 )
 
 // lib is the rest of NVML, which is not called.
@@ -63,9 +64,7 @@ func TestSeveralDevices(t *testing.T) {
 	g := newGPUs()
 	l := &Limit{Devices: g, Leaf: leaf}
 	c, all := container()
-	if err := l.Apply(c, 1, all); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Apply(c, 1, all))
 	if g.limits["GPU-0/c"] != 1024 || g.limits["GPU-1/c"] != 2048 {
 		t.Errorf("limits %v", g.limits)
 	}

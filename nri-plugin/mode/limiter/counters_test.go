@@ -5,13 +5,17 @@ package limiter
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -19,7 +23,7 @@ import (
 func mounted(t *testing.T, dir string) (found []string) {
 	t.Helper()
 	all, err := os.ReadFile("/proc/self/mountinfo")
-	must(t, err)
+	must.Do(t, err)
 	for line := range strings.Lines(string(all)) {
 		if at := strings.Fields(line)[4]; strings.HasPrefix(at, dir+"/") {
 			found = append(found, at)
@@ -42,19 +46,19 @@ func TestHostileCountersFile(t *testing.T) {
 	l := newLimiter(t, t.TempDir(), nil)
 	at := inject(t, l, container("1")).counters()
 	var info unix.Stat_t
-	must(t, unix.Stat(at, &info))
+	must.Do(t, unix.Stat(at, &info))
 	if info.Blocks*512 > 2*int64(os.Getpagesize()) || info.Size != layout.CountersBytes {
 		t.Errorf("untouched they have %d bytes of %d", info.Blocks*512, info.Size)
 	}
 	var system unix.Statfs_t
-	must(t, unix.Statfs(at, &system))
+	must.Do(t, unix.Statfs(at, &system))
 	page := int64(os.Getpagesize())
 	if most := (layout.CountersBytes + page - 1) / page; system.Type != unix.TMPFS_MAGIC || int64(system.Blocks) != most {
 		t.Errorf("on file system %x of %d blocks, want a tmpfs of %d", system.Type, system.Blocks, most)
 	}
 	file, err := os.OpenFile(at, os.O_WRONLY, 0)
-	must(t, err)
-	defer func() { must(t, file.Close()) }()
+	must.Do(t, err)
+	defer func() { must.Do(t, file.Close()) }()
 	written := int64(0)
 	for piece := make([]byte, 1<<20); written < 64<<20; {
 		n, err := file.Write(piece)
@@ -91,9 +95,9 @@ func TestCountersAreMountedAndGo(t *testing.T) {
 			t.Errorf("%s: after a restart %v", name, got)
 		}
 		// As a crash between the steps leaves it.
-		must(t, os.Mkdir(run.scratch(), 0o700))
-		must(t, unix.Mount("vernier-counters", run.scratch(), "tmpfs", 0, "size=4096"))
-		must(t, end(next, container("1")))
+		must.Do(t, os.Mkdir(run.scratch(), 0o700))
+		must.Do(t, unix.Mount("vernier-counters", run.scratch(), "tmpfs", 0, "size=4096"))
+		must.Do(t, end(next, container("1")))
 		if got := mounted(t, dir); len(got) != 0 {
 			t.Errorf("%s: left %v", name, got)
 		}
@@ -113,7 +117,7 @@ func TestCountersMemory(t *testing.T) {
 		c := container(fmt.Sprint(i))
 		c.Name = fmt.Sprintf("c-%d", i)
 		var info unix.Stat_t
-		must(t, unix.Stat(inject(t, l, c).counters(), &info))
+		must.Do(t, unix.Stat(inject(t, l, c).counters(), &info))
 		data += info.Blocks * 512
 	}
 	t.Logf("data %d KiB; the machine's shared memory, slab and per-CPU memory: %+d KiB", data>>10, memory(t)-before)
@@ -127,14 +131,113 @@ func TestCountersMemory(t *testing.T) {
 func memory(t *testing.T) (sum int64) {
 	t.Helper()
 	all, err := os.ReadFile("/proc/meminfo")
-	must(t, err)
+	must.Do(t, err)
 	for line := range strings.Lines(string(all)) {
 		var n int64
 		if name, rest, _ := strings.Cut(line, ":"); name == "Shmem" || name == "Slab" || name == "Percpu" {
 			_, err := fmt.Sscan(rest, &n)
-			must(t, err)
+			must.Do(t, err)
 			sum += n
 		}
 	}
 	return sum
+}
+
+// Use is read from the counters of that run, and not from damaged ones.
+func TestUsage(t *testing.T) {
+	l := newLimiter(t, t.TempDir(), nil)
+	c := container("1")
+	if _, err := l.Usage(c); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before its creation: %v", err)
+	}
+	dir := inject(t, l, c)
+	if u, err := l.Usage(c); err != nil || len(u.Devices) != len(c.Grants) {
+		t.Errorf("%+v, %v", u, err)
+	}
+	fewer := c
+	fewer.Grants = c.Grants[:1]
+	if _, err := l.Usage(fewer); err == nil {
+		t.Error("counters of other devices are taken for the container's")
+	}
+	must.Do(t, os.Truncate(dir.counters(), 10))
+	if _, err := l.Usage(c); err == nil {
+		t.Error("damaged counters are read")
+	}
+}
+
+// A tenant writes what it likes into its counters: figures that cannot be are not read.
+func TestHostileFigures(t *testing.T) {
+	l := newLimiter(t, t.TempDir(), nil)
+	c := container("1")
+	dir := inject(t, l, c)
+	file, err := os.OpenFile(dir.counters(), os.O_RDWR, 0)
+	must.Do(t, err)
+	defer func() { must.Do(t, file.Close()) }()
+	content, err := os.ReadFile(dir.counters())
+	must.Do(t, err)
+	const headerBytes, devices = 64, 4096
+	for name, damage := range map[string]func(b []byte){
+		"devices": func(b []byte) { fill(b[headerBytes:devices], 0xff) },
+		"all":     func(b []byte) { fill(b, 0xff) },
+		"busy":    func(b []byte) { b[headerBytes+72+7] = 0x7f },
+		"peak":    func(b []byte) { b[headerBytes+24+6] = 1 },
+		"refused": func(b []byte) { b[headerBytes+8+7] = 1 },
+	} {
+		damaged := slices.Clone(content)
+		damage(damaged)
+		_, err := file.WriteAt(damaged, 0)
+		must.Do(t, err)
+		if u, err := l.Usage(c); err == nil {
+			t.Errorf("%s: read %+v", name, u)
+		}
+	}
+	_, err = file.WriteAt(content, 0)
+	must.Do(t, err)
+	if _, err := l.Usage(c); err != nil {
+		t.Errorf("good counters: %v", err)
+	}
+	for _, size := range []int64{0, 1 << 62} {
+		if err := file.Truncate(size); err != nil {
+			continue
+		}
+		if _, err := l.Usage(c); err == nil {
+			t.Errorf("counters of %d bytes are read", size)
+		}
+	}
+}
+
+func fill(b []byte, with byte) {
+	for i := range b {
+		b[i] = with
+	}
+}
+
+// A process with very many locks on its counters holds nobody up.
+func TestHostileLocks(t *testing.T) {
+	l := newLimiter(t, t.TempDir(), nil)
+	c := container("1")
+	file, err := os.OpenFile(inject(t, l, c).counters(), os.O_RDWR, 0)
+	must.Do(t, err)
+	defer func() { must.Do(t, file.Close()) }()
+	// All slots claimed, and locks that are in the way of each question. They are of open
+	// files, since a process is not asked about its own.
+	claimed := make([]byte, 1024*576)
+	for i := range 1024 {
+		claimed[i*576] = 1
+	}
+	_, err = file.WriteAt([]byte{0, 4, 0, 0}, 24)
+	must.Do(t, err)
+	_, err = file.WriteAt(claimed, 4096)
+	must.Do(t, err)
+	for i := range int64(10000) {
+		lock := unix.Flock_t{Type: unix.F_RDLCK, Start: 1<<40 + 2*i, Len: 1}
+		must.Do(t, unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &lock))
+	}
+	began := time.Now()
+	_, err = l.Usage(c)
+	if took := time.Since(began); err == nil && took > 10*time.Second || took > time.Minute {
+		t.Errorf("it took %v: %v", took, err)
+	} else {
+		t.Logf("%v: %v", took, err)
+	}
 }

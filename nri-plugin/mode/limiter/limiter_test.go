@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -35,14 +37,10 @@ func newLimiter(t *testing.T, dir string, driver *driverlimit.Limit) *Limiter {
 func bringing(t *testing.T, content, dir string, driver *driverlimit.Limit) *Limiter {
 	t.Helper()
 	library := filepath.Join(t.TempDir(), "libvgpu.so")
-	if err := os.WriteFile(library, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(library, []byte(content), 0o600))
 	l, err := New(dir, library, driver)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { must(t, l.files.release(podID)) }) // with its mounts
+	must.Do(t, err)
+	t.Cleanup(func() { must.Do(t, l.files.release(podID)) }) // with its mounts
 	return l
 }
 
@@ -60,9 +58,7 @@ func container(id string) mode.Container {
 func inject(t *testing.T, l *Limiter, c mode.Container) folder {
 	t.Helper()
 	adjust := &api.ContainerAdjustment{}
-	if err := l.Inject(c, adjust); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Inject(c, adjust))
 	for _, m := range adjust.GetMounts() {
 		if m.GetDestination() == layout.Folder {
 			return folder(m.GetSource())
@@ -72,17 +68,10 @@ func inject(t *testing.T, l *Limiter, c mode.Container) folder {
 	return ""
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func stat(t *testing.T, path string) os.FileInfo {
 	t.Helper()
 	info, err := os.Stat(path)
-	must(t, err)
+	must.Do(t, err)
 	return info
 }
 
@@ -90,7 +79,7 @@ func stat(t *testing.T, path string) os.FileInfo {
 func runs(t *testing.T, dir string) []string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(dir, podID, "main", "*"))
-	must(t, err)
+	must.Do(t, err)
 	return all
 }
 
@@ -101,7 +90,7 @@ func TestRunsAreApart(t *testing.T) {
 	dir := t.TempDir()
 	l := newLimiter(t, dir, nil)
 	for range 2 {
-		must(t, l.Prepare(container("")))
+		must.Do(t, l.Prepare(container("")))
 	}
 	ahead := runs(t, dir)
 	if first := inject(t, l, container("1")); len(ahead) != 1 || string(first) != ahead[0] {
@@ -111,7 +100,7 @@ func TestRunsAreApart(t *testing.T) {
 	if both := runs(t, dir); len(both) != 2 {
 		t.Errorf("two runs have %v", both)
 	}
-	must(t, l.Ended(container("2")))
+	must.Do(t, l.Ended(container("2")))
 	ahead = slices.DeleteFunc(runs(t, dir), func(path string) bool { return path == ahead[0] })
 	if len(ahead) != 1 || ahead[0] == string(second) {
 		t.Errorf("after a run of %s there are %v", second, ahead)
@@ -120,7 +109,7 @@ func TestRunsAreApart(t *testing.T) {
 		t.Errorf("%s is not what was made ahead, %v", third, ahead)
 	}
 	// Late, when the next one is there already.
-	must(t, l.Ended(container("1")))
+	must.Do(t, l.Ended(container("1")))
 	if left := runs(t, dir); !slices.Contains(left, ahead[0]) || len(left) != 2 {
 		t.Errorf("a late end leaves %v, want %s and the next", left, ahead[0])
 	}
@@ -147,15 +136,15 @@ func TestUpgrade(t *testing.T) {
 	dir := t.TempDir()
 	old := bringing(t, "old", dir, nil)
 	running, ended := inject(t, old, container("1")), inject(t, old, container("2"))
-	must(t, old.Prepare(container("")))
+	must.Do(t, old.Prepare(container("")))
 
 	l := bringing(t, "new", dir, nil)
-	must(t, l.Prepare(container("")))
+	must.Do(t, l.Prepare(container("")))
 	found := container("1")
 	found.Mounts = []*api.Mount{{Destination: "/etc"}, {Destination: layout.Folder, Source: string(running)}}
 	next := inject(t, l, container("3"))
-	must(t, l.Prepare(container("")))
-	must(t, l.Sweep(func() []mode.Container { return []mode.Container{found} }))
+	must.Do(t, l.Prepare(container("")))
+	must.Do(t, l.Sweep(func() []mode.Container { return []mode.Container{found} }))
 	if left := runs(t, dir); len(left) != 3 || slices.Contains(left, string(ended)) {
 		t.Errorf("left: %v", left)
 	}
@@ -174,7 +163,7 @@ func TestUpgrade(t *testing.T) {
 	if got := l.Recall(found, nil); len(got) != 2 || got[0].Mem != 1024 {
 		t.Errorf("recalled %+v", got)
 	}
-	must(t, l.Ended(found))
+	must.Do(t, l.Ended(found))
 	if left := runs(t, dir); len(left) != 2 || slices.Contains(left, string(running)) {
 		t.Errorf("left: %v", left)
 	}
@@ -193,7 +182,7 @@ func TestForeignFolder(t *testing.T) {
 		own + "/../other", own + "/run-1/../../other", "/var/lib/kubelet/run-1", ""} {
 		c := container("2")
 		c.Mounts = []*api.Mount{{Destination: layout.Folder, Source: source}}
-		must(t, l.Ended(c))
+		must.Do(t, l.Ended(c))
 		if got := l.Recall(c, nil); got != nil {
 			t.Errorf("%s: recalled %+v", source, got)
 		}
@@ -210,8 +199,8 @@ func TestLibraryElsewhere(t *testing.T) {
 	if err != nil {
 		t.Skip("no second file system:", err)
 	}
-	t.Cleanup(func() { must(t, os.RemoveAll(elsewhere)) })
-	must(t, os.Symlink(elsewhere, filepath.Join(dir, libFolder)))
+	t.Cleanup(func() { must.Do(t, os.RemoveAll(elsewhere)) })
+	must.Do(t, os.Symlink(elsewhere, filepath.Join(dir, libFolder)))
 	l := newLimiter(t, dir, nil)
 	if os.Link(l.files.library(), filepath.Join(dir, "link")) == nil {
 		t.Skip("/dev/shm is on the same file system")
@@ -241,8 +230,8 @@ func TestInjectMakesAnew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, c := t.TempDir(), container("1")
 			l := newLimiter(t, dir, nil)
-			must(t, l.Prepare(c))
-			must(t, change(folder(runs(t, dir)[0]), &c))
+			must.Do(t, l.Prepare(c))
+			must.Do(t, change(folder(runs(t, dir)[0]), &c))
 			got := inject(t, l, c)
 			limits, err := layout.ReadFile(got.limits())
 			if err != nil || len(limits.Devices) != 2 || limits.Devices[0].MemoryBytes != c.Grants[0].Mem.Bytes() || limits.Devices[0].Core != 30 || limits.Devices[1].Core != 0 {
@@ -265,18 +254,14 @@ func TestRelease(t *testing.T) {
 	dir := t.TempDir()
 	// Whoever has set the state directory may have put it where other things are.
 	others := filepath.Join(dir, "postgres", "data", "run-1")
-	must(t, os.MkdirAll(others, 0o755))
+	must.Do(t, os.MkdirAll(others, 0o755))
 	l := newLimiter(t, dir, nil)
-	if err := l.Prepare(container("")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Prepare(container("")))
 	if pods, err := l.Pods(); err != nil || !slices.Equal(pods, []types.UID{podID}) {
 		t.Errorf("pods %v, %v", pods, err)
 	}
 	for range 2 {
-		if err := l.Release(podID); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Release(podID))
 	}
 	if pods, err := l.Pods(); err != nil || len(pods) != 0 {
 		t.Errorf("pods %v, %v", pods, err)
@@ -289,7 +274,7 @@ func TestRelease(t *testing.T) {
 	if _, err := os.Stat(l.files.library()); err != nil {
 		t.Errorf("the library is gone: %v", err)
 	}
-	must(t, l.Sweep(func() []mode.Container { return nil }))
+	must.Do(t, l.Sweep(func() []mode.Container { return nil }))
 	if _, err := os.Stat(others); err != nil {
 		t.Errorf("what is not ours is gone: %v", err)
 	}
@@ -303,3 +288,48 @@ func (availableDriver) Snapshot() (device.Snapshot, bool) {
 }
 
 func (availableDriver) Library() (device.Library, error) { return nil, errors.New("not open") }
+
+// What the image preloads is loaded after our library, from the very file that is
+// mounted; where that cannot be had the container does not start.
+func TestImagePreload(t *testing.T) {
+	const ours = layout.LibraryPath + "\n"
+	for name, c := range map[string]struct {
+		own      string
+		prepare  func(*testing.T, folder)
+		want, is string
+	}{
+		"none":    {want: ours},
+		"its own": {own: "/lib/own.so\n", want: ours + "/lib/own.so\n"},
+		"cannot be written": {own: "/lib/own.so\n", prepare: func(t *testing.T, dir folder) {
+			must.Do(t, os.Remove(dir.preload()))
+			must.Do(t, os.Mkdir(dir.preload(), 0o755))
+		}, is: "is a directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLimiter(t, t.TempDir(), cooperative())
+			l.ImagePreload = func(pid uint32) []byte {
+				if pid != 7 {
+					t.Errorf("asked about process %d", pid)
+				}
+				return []byte(c.own)
+			}
+			dir := inject(t, l, container("1"))
+			mounted := stat(t, dir.preload())
+			if c.prepare != nil {
+				c.prepare(t, dir)
+			}
+			_, err := l.Apply(container("1"), 7)
+			if c.is != "" {
+				if err == nil || !strings.Contains(err.Error(), c.is) {
+					t.Errorf("Invariant 2: %v, want %q", err, c.is)
+				}
+				return
+			}
+			must.Do(t, err)
+			got, err := os.ReadFile(dir.preload())
+			if now := stat(t, dir.preload()); err != nil || string(got) != c.want || !os.SameFile(mounted, now) || now.Mode().Perm() != 0o644 {
+				t.Errorf("%q %v, %v; want %q in the file that is mounted", got, now.Mode(), err, c.want)
+			}
+		})
+	}
+}

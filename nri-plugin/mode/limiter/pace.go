@@ -79,7 +79,7 @@ func (p *paced) end(id string) {
 	}
 }
 
-// endPod does so with a pod's containers whose end nobody has told.
+// endPod does so with a pod's containers whose end was not reported.
 func (p *paced) endPod(pod types.UID) {
 	for id, m := range p.members {
 		if m.pod == pod {

@@ -16,6 +16,7 @@ import (
 
 	"vernier.dev/vernier/nri-plugin/cgroup"
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -31,7 +32,7 @@ func sharing(t *testing.T, l *Limiter) *Limiter {
 	go func() { ended <- l.ShareTime(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		must(t, <-ended)
+		must.Do(t, <-ended)
 	})
 	return l
 }
@@ -40,7 +41,7 @@ func sharing(t *testing.T, l *Limiter) *Limiter {
 func told(t *testing.T, dir folder) {
 	t.Helper()
 	silent, err := os.ReadFile(dir.pace())
-	must(t, err)
+	must.Do(t, err)
 	err = wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		now, err := os.ReadFile(dir.pace())
 		return !bytes.Equal(now, silent), err
@@ -57,9 +58,9 @@ func TestPaceFromStartToEnd(t *testing.T) {
 	l := sharing(t, newLimiter(t, dir, cooperative()))
 	c := container("1")
 	adjust := &api.ContainerAdjustment{}
-	must(t, l.Inject(c, adjust))
+	must.Do(t, l.Inject(c, adjust))
 	run, err := l.folder(c)
-	must(t, err)
+	must.Do(t, err)
 	for range 2 {
 		all, err := l.Apply(c, 1)
 		if err != nil || strings.Contains(all[0].Note, "turns") {
@@ -77,7 +78,7 @@ func TestPaceFromStartToEnd(t *testing.T) {
 	c.Mounts = adjust.GetMounts()
 	next.Observe(c, 1)
 	told(t, run)
-	must(t, next.Ended(c))
+	must.Do(t, next.Ended(c))
 	if n := len(next.paced.members); n != 0 {
 		t.Errorf("%d containers in the loop after the end", n)
 	}
@@ -85,7 +86,7 @@ func TestPaceFromStartToEnd(t *testing.T) {
 	if _, err := next.Apply(c, 1); err != nil || len(next.paced.members) != 0 {
 		t.Errorf("%d containers in the loop by a start that came after the end, %v", len(next.paced.members), err)
 	}
-	must(t, l.Release(c.Pod))
+	must.Do(t, l.Release(c.Pod))
 	if n := len(l.paced.members); n != 0 {
 		t.Errorf("%d containers in the loop after their pod's end", n)
 	}
@@ -95,7 +96,7 @@ func TestPaceFromStartToEnd(t *testing.T) {
 func TestPaceMissing(t *testing.T) {
 	l := newLimiter(t, t.TempDir(), cooperative())
 	c := container("1")
-	must(t, os.Remove(inject(t, l, c).pace()))
+	must.Do(t, os.Remove(inject(t, l, c).pace()))
 	all, err := l.Apply(c, 1)
 	if err != nil || !strings.Contains(all[0].Note, "; no turns beside busy neighbours") {
 		t.Errorf("%+v, %v", all, err)
@@ -106,7 +107,7 @@ func TestPaceMissing(t *testing.T) {
 // whatever was made ahead.
 func TestMayBurst(t *testing.T) {
 	l := newLimiter(t, t.TempDir(), nil)
-	must(t, l.Prepare(container("")))
+	must.Do(t, l.Prepare(container("")))
 	for _, may := range []bool{true, false, true} {
 		c := container("run")
 		c.MayBurst = may

@@ -95,7 +95,7 @@ func (m *Mode) Inject(c mode.Container, adjust *api.ContainerAdjustment) error {
 }
 
 // Apply reads back from the driver that the instances are those that the container
-// was given. One that was made again since then has other rights.
+// was given: one that was made again since has other rights.
 func (m *Mode) Apply(c mode.Container, _ uint32) ([]v1alpha1.SliceStatus, error) {
 	all, err := m.look(c)
 	if err != nil {

@@ -298,7 +298,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-func TestAble(t *testing.T) {
+func TestSupports(t *testing.T) {
 	w := newWorld(t)
 	on := w.seen.Devices[0]
 	off, none := on, on

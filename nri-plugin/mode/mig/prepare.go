@@ -179,7 +179,7 @@ func (m *Mode) sweep() (changed bool, err error) {
 }
 
 // wanted are the places that slices are on, or containers that the ledger may have
-// lost. known is false while the latter cannot be told. m.mu is held.
+// lost. known is false while the latter are unknown. m.mu is held.
 func (m *Mode) wanted() (places map[spot]bool, known bool) {
 	places = map[spot]bool{}
 	add := func(grants []ledger.Grant) {

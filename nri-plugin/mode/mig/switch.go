@@ -15,8 +15,8 @@ import (
 	"vernier.dev/vernier/nri-plugin/ledger"
 )
 
-// Switch puts the node's devices into MIG mode where the node's administrator wants it, one
-// at a time and only an idle one. It never takes one out of MIG mode.
+// Switch puts the node's devices into MIG mode where its operator wants it, one
+// at a time and only one that nothing is on. It never takes one out of MIG mode.
 //
 // It does so whether a slice waits for an instance or not. That is a decision: the way
 // back is by hand. One pod's request must not take the node's idle devices from all

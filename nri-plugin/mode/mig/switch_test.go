@@ -13,6 +13,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/test/must"
 )
 
 // whole is a node with one device that is not in MIG mode.
@@ -115,9 +116,7 @@ func TestSwitchOnlyWhatIsIdle(t *testing.T) {
 func TestSwitch(t *testing.T) {
 	w, now := newWhole(), time.Now()
 	for range 2 {
-		if err := w.Look(t.Context(), now); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.Look(t.Context(), now))
 	}
 	if d := w.seen.Devices[0]; w.switched != 1 || d.MIG != v1alpha1.MIGEnabled || !d.Healthy || len(w.told) != 1 || !strings.HasPrefix(w.told[0], "SwitchedGPU0: ") {
 		t.Errorf("switched %d times, %+v, told %q", w.switched, d, w.told)
@@ -126,15 +125,11 @@ func TestSwitch(t *testing.T) {
 	w = newWhole()
 	w.refuses = errors.New("somebody watches it")
 	for _, at := range []time.Time{now, now.Add(switchAgain - time.Second), now.Add(switchAgain)} {
-		if err := w.Look(t.Context(), at); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.Look(t.Context(), at))
 	}
 	w.refuses = device.ErrUnsupported
 	for _, days := range []int{1, 2, 3} {
-		if err := w.Look(t.Context(), now.AddDate(0, 0, days)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.Look(t.Context(), now.AddDate(0, 0, days)))
 	}
 	if w.switched != 3 || len(w.told) != 3 || !strings.HasPrefix(w.told[0], "LeftGPU0: ") || !strings.Contains(w.told[0], "somebody watches it") || !w.seen.Devices[0].Healthy {
 		t.Errorf("switched %d times, told %q, %+v", w.switched, w.told, w.seen.Devices)

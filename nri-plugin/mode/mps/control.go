@@ -38,7 +38,7 @@ func (l limits) sameThreads(reply string) bool {
 	return err == nil && got == float64(l.core)
 }
 
-// sameMemory takes the whole GiB for the limit where no more is told: every daemon that
+// sameMemory takes the whole GiB for the limit where the daemon prints no more: every daemon that
 // has been run tells from 1 GiB on nothing less.
 func (l limits) sameMemory(reply string) bool {
 	got, err := parseSize(reply)
@@ -56,7 +56,7 @@ const (
 	faulty = "FAULT"
 )
 
-// control is what a control daemon is told and asked, in the protocol that it speaks.
+// control has the commands of a control daemon, in the protocol that it speaks.
 // The daemon has one device, and one server that is ours.
 type control interface {
 	// needs are the namespaces that hold slices, of which each is named.
@@ -146,4 +146,52 @@ func pids(reply string) ([]int, error) {
 		all = append(all, pid)
 	}
 	return all, nil
+}
+
+// branch is the driver's, 0 for one that is not known. What its control daemon can is
+// known from it alone: the program's help names no options, and one that it does not know it
+// takes for a command line that reads commands.
+type branch int
+
+// The first branches that can do something. 535, 550 and 555 have been run beside
+// (test/nvidia); of 615 NVIDIA's documentation says it.
+const (
+	// manyUsers is the first whose server can take the clients of all users.
+	manyUsers branch = 555
+	// newest is the first that speaks protocol 3.
+	newest branch = 615
+)
+
+func branchOf(version string) branch {
+	first, _, _ := strings.Cut(version, ".")
+	n, err := strconv.Atoi(first)
+	if err != nil {
+		return 0
+	}
+	return branch(n)
+}
+
+// branch of the driver as it was last seen.
+func (m *Mode) branch() branch {
+	now, _ := m.node.Devices.Snapshot()
+	return branchOf(now.Driver.Version)
+}
+
+// protocol is the newest one that its daemon speaks.
+func (b branch) protocol() int {
+	if b >= newest {
+		return namespaces
+	}
+	return legacyProtocol
+}
+
+// options start its daemon, with one server for all users where it can have one.
+func (b branch) options() []string {
+	switch {
+	case b >= newest:
+		return []string{foreground, "-m", "-p", strconv.Itoa(namespaces)}
+	case b >= manyUsers:
+		return []string{foreground, "-multiuser-server"}
+	}
+	return []string{foreground}
 }

@@ -124,7 +124,7 @@ func (f files) all() ([]state, error) {
 }
 
 // forClients is the daemon's socket that clients need. In the legacy protocol its others
-// take commands, from whoever is root: root of a container, too.
+// take commands, from every root: root of a container, too.
 const forClients = "control"
 
 // logForClients is what clients find in place of the daemon's pipe of that name: nothing that

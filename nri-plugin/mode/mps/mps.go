@@ -111,9 +111,9 @@ type Mode struct {
 	// mu is held while daemons are started and ended, which takes seconds. The
 	// creation of a container must not wait for it.
 	mu sync.Mutex
-	// told are the devices whose containers know that their server is gone, until there is
+	// warned are the devices whose containers know that their server is gone, until there is
 	// another.
-	told map[string]bool
+	warned map[string]bool
 	// setting has a place, taken while a server's limits are changed or read back.
 	setting chan struct{}
 
@@ -122,7 +122,7 @@ type Mode struct {
 	found Daemons
 	// ready are the devices that take clients, by UUID.
 	ready map[string]server
-	// owed are those whose containers could not be told that their server is gone, for the
+	// owed are those whose containers could not be warned that their server is gone, for the
 	// runtime was out of sight.
 	owed map[string]bool
 
@@ -130,7 +130,7 @@ type Mode struct {
 	faults map[string]fault
 }
 
-// server is a device's, with the limits that it was told and confirmed.
+// server is a device's, with the limits that it was given and confirmed.
 type server struct {
 	pid    int
 	spaces spaces
@@ -149,7 +149,7 @@ func (s server) space(c mode.Container, own limits) (string, bool) {
 // New keeps its files in a folder, which must have the same path on the node: the
 // runtime mounts from there.
 func New(dir string, node Node) *Mode {
-	return &Mode{node: node, files: files{dir}, patience: patience, haste: briefly, setting: make(chan struct{}, 1), told: map[string]bool{}, owed: map[string]bool{}, ready: map[string]server{}, faults: map[string]fault{}}
+	return &Mode{node: node, files: files{dir}, patience: patience, haste: briefly, setting: make(chan struct{}, 1), warned: map[string]bool{}, owed: map[string]bool{}, ready: map[string]server{}, faults: map[string]fault{}}
 }
 
 // Supports needs a node with MPS and a device that isn't cut up.
@@ -222,7 +222,7 @@ func (m *Mode) Apply(c mode.Container, pid uint32) ([]v1alpha1.SliceStatus, erro
 	return all, nil
 }
 
-// Observe reads the driver's limit. The state of its server is in events of the pod.
+// Observe reads the driver's limit. Events tell the pod how its server is.
 func (m *Mode) Observe(c mode.Container, pid uint32) []v1alpha1.SliceStatus {
 	all := m.statuses(c, pid)
 	if m.node.Driver.Observe(c, pid, all) != nil {

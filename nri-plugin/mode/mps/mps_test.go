@@ -18,6 +18,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/test/must"
 )
 
 // A daemon comes with the first slice and goes with the last, and the device is then
@@ -413,9 +414,7 @@ func TestDaemonWithAnotherSharedMemory(t *testing.T) {
 func readPipe(t *testing.T, w *world) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(pipes(w.files.folder(gpu)), "control"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return string(text)
 }
 

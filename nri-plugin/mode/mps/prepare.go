@@ -17,7 +17,7 @@ import (
 
 // startLook is the pause between two looks for a daemon or a server. Both answer within
 // milliseconds as a rule; what takes longer than our patience is looked at again some
-// seconds later, for other devices wait meanwhile.
+// seconds later, for other devices wait.
 const startLook = 20 * time.Millisecond
 
 // serverUID is whose a server is: in multi-user mode root's serves everybody.
@@ -78,21 +78,21 @@ func (m *Mode) ensure(uuid string, c control, slices spaces) error {
 		m.unset(uuid)
 		return err
 	}
-	if pid == 0 && !m.told[uuid] {
+	if pid == 0 && !m.warned[uuid] {
 		// It went while nobody looked, as while there was no agent.
 		if _, known := m.node.Containers(); known {
 			m.tell(uuid, ReasonLost, ended, uuid)
 		} else if before {
 			m.owe(uuid)
 		}
-		m.told[uuid] = true
+		m.warned[uuid] = true
 	}
 	pid, status, err := m.serve(c, pid)
 	if err != nil {
 		m.unset(uuid)
 		return err
 	}
-	delete(m.told, uuid)
+	delete(m.warned, uuid)
 	if status == faulty {
 		// Look replaces it. Until then it holds nobody.
 		m.set(uuid, server{pid: pid})
@@ -347,7 +347,7 @@ func (m *Mode) settle() (changed bool, err error) {
 // giveBack ends a device's daemon and makes the device what it was. m.mu is held.
 func (m *Mode) giveBack(s state) error {
 	m.unset(s.UUID)
-	delete(m.told, s.UUID)
+	delete(m.warned, s.UUID)
 	c, err := m.daemons()
 	if err != nil {
 		return err
@@ -381,7 +381,7 @@ func has(now device.Snapshot, uuid string) bool {
 }
 
 // wanted are the limits of the slices in this mode, by device and by the container that
-// has them. known is false while the containers cannot be told of which the ledger has
+// has them. known is false while it is unknown of which containers the ledger has
 // lost the slices.
 func (m *Mode) wanted() (all map[string]spaces, known bool) {
 	all = map[string]spaces{}

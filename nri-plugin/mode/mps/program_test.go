@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
-
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -22,6 +21,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -44,9 +44,7 @@ func newNode(t *testing.T, driver string) *node {
 	t.Helper()
 	n := &node{t: t, sim: simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}, Driver: driver})}
 	inv, lib, err := inventory.Open(inventory.Options{Library: n.sim.NVML()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { lib.Shutdown() })
 	if n.seen, err = inv.Scan(); err != nil {
 		t.Fatal(err)
@@ -54,9 +52,7 @@ func newNode(t *testing.T, driver string) *node {
 	n.nvml = inv
 	n.program = &Program{Root: "/", Path: n.sim.Program(controlName), Libraries: n.sim.Bin}
 	dir, err := os.MkdirTemp("", "mps") // a socket's path is bounded
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	n.restart(dir, n.program)
 	t.Cleanup(func() {
 		n.ledger.Spec.Devices, n.containers = nil, nil
@@ -231,9 +227,7 @@ func TestPrograms(t *testing.T) {
 		t.Fatalf("processes %+v, want a daemon and a server", before)
 	}
 	n.restart(n.files.dir, n.program)
-	if err := n.Settle(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.Settle())
 	if after := n.processes(); !slices.Equal(before, after) {
 		t.Errorf("processes %+v, want %+v", after, before)
 	}
@@ -303,12 +297,8 @@ func TestFindProgram(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	at := filepath.Join(root, "usr/bin", controlName)
-	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(at, nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(at), 0o755))
+	must.Do(t, os.WriteFile(at, nil, 0o755))
 	p, err := FindProgram(root, filepath.Join(root, "usr/lib"))
 	if err != nil || p.Root != "/" || p.Path != at {
 		t.Fatalf("%+v, %v", p, err)
@@ -316,5 +306,63 @@ func TestFindProgram(t *testing.T) {
 	p.InRoot(root)
 	if p.Root != root || p.Path != "/usr/bin/"+controlName || p.Libraries != "/usr/lib" {
 		t.Errorf("%+v", p)
+	}
+}
+
+// Each driver's daemon is started with what it knows: 535 and 550 do not start with more.
+func TestOptions(t *testing.T) {
+	for version, want := range map[string]string{
+		"": "-f", "535.309.01": "-f", "550.163.01": "-f", "555.58.02": "-f -multiuser-server", "580.65.06": "-f -multiuser-server",
+		"615.43.02": "-f -m -p 3",
+	} {
+		if got := strings.Join(branchOf(version).options(), " "); got != want {
+			t.Errorf("driver %q: %q, want %q", version, got, want)
+		}
+	}
+}
+
+// A daemon that tells no status serves all the same, and nothing is taken for a fault.
+// Its server takes one user's clients at a time: the next one's server is held to the
+// limits too, and nobody is told of a loss.
+func TestDriver535(t *testing.T) {
+	w := newWorld(t)
+	w.driver, w.daemons.old = "535.309.01", true
+	w.must(w.grant("a", 30, 1500)) // which is read back as 1G
+	c := w.container("a")
+	w.containers = append(w.containers, c)
+	all, err := w.Apply(c, 1)
+	w.must(err)
+	if !strings.Contains(all[0].Note, "one user at a time") {
+		t.Errorf("status %+v", all)
+	}
+	w.must(w.Look(time.Now()))
+	first := w.daemons.server
+	w.daemons.server = w.daemons.pid()
+	w.daemons.limits["server threads"] = "100.0"
+	w.must(w.Look(time.Now()))
+	if _, err := w.Apply(c, 1); err != nil || w.daemons.server == first || w.daemons.limits["server threads"] != "30.0" {
+		t.Errorf("%v, limits %v", err, w.daemons.limits)
+	}
+	if len(w.told) > 0 {
+		t.Errorf("the pods are told %q", w.told)
+	}
+}
+
+// Limits of a GiB and more are told in whole GiB alone: as many are what was set, fewer
+// or more are not, and nothing smaller is rounded.
+func TestMemoryIsReadBackInWholeGiB(t *testing.T) {
+	for _, c := range []struct {
+		mem   v1alpha1.MiB
+		reply string
+		same  bool
+	}{
+		{20328, "19G", true}, {20328, "20328M", true}, {20480, "20G", true}, {20328, "20G", false}, {20328, "18G", false},
+		{20328, "19456M", false}, {1000, "1000M", true}, {1000, "0G", false}, {1000, "999M", false}, {1000, "", false},
+	} {
+		t.Run(fmt.Sprintf("%d MiB %s", c.mem, c.reply), func(t *testing.T) {
+			if got := (limits{mem: c.mem}).sameMemory(c.reply); got != c.same {
+				t.Errorf("%v, want %v", got, c.same)
+			}
+		})
 	}
 }

@@ -3,6 +3,7 @@
 package mps
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -30,9 +33,7 @@ func mounted(t *testing.T, dir string) string {
 func mountsOf(t *testing.T, process any, below string) string {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%v/mountinfo", process))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var found []string
 	for line := range strings.Lines(string(text)) {
 		if at := strings.Fields(line)[4]; at == below || strings.HasPrefix(at, below+"/") {
@@ -136,9 +137,7 @@ func sharedMemory(t *testing.T, n *node) {
 	}
 	var system unix.Statfs_t
 	var memory unix.Sysinfo_t
-	if err := errors.Join(unix.Statfs(shared(dir), &system), unix.Sysinfo(&memory)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(unix.Statfs(shared(dir), &system), unix.Sysinfo(&memory)))
 	if size, all := system.Blocks*uint64(system.Bsize), memory.Totalram*uint64(memory.Unit); size == 0 || size > all/2+uint64(os.Getpagesize()) {
 		t.Errorf("it takes up to %d of %d bytes", size, all)
 	}
@@ -155,19 +154,11 @@ func sharedMemory(t *testing.T, n *node) {
 
 	// What the containers have is the next daemon's, too.
 	keep := filepath.Join(shared(dir), "keep")
-	if err := os.WriteFile(keep, nil, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(keep, nil, 0o666))
 	n.restart(n.files.dir, n.program)
-	if err := n.Settle(); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.program.End(slices.Clone(processes)); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Look(time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.Settle())
+	must.Do(t, n.program.End(slices.Clone(processes)))
+	must.Do(t, n.Look(time.Now()))
 	if _, err := os.Stat(keep); err != nil || mounted(t, dir) != line {
 		t.Errorf("it is another one: %v, %q, want %q", err, mounted(t, dir), line)
 	}
@@ -180,17 +171,13 @@ func sharedMemory(t *testing.T, n *node) {
 
 	// One that nobody has any more is made anew.
 	n.containers = nil
-	if err := n.program.End([]Process{{PID: n.daemon(), start: start(t, n.daemon())}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.program.End([]Process{{PID: n.daemon(), start: start(t, n.daemon())}}))
 	n.settled()
 	if _, err := os.Stat(keep); !os.IsNotExist(err) {
 		t.Errorf("what was left in it is there still: %v", err)
 	}
 	n.ledger.Spec.Devices = nil
-	if err := n.Settle(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.Settle())
 	if left := mounted(t, n.files.dir); left != "" {
 		t.Errorf("after the last slice:\n%s", left)
 	}
@@ -199,13 +186,9 @@ func sharedMemory(t *testing.T, n *node) {
 func start(t *testing.T, pid int) uint64 {
 	t.Helper()
 	of, err := procfs.NewProc(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	stat, err := of.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return stat.Starttime
 }
 
@@ -223,9 +206,7 @@ func TestSharedMemoryAfterAReboot(t *testing.T) {
 	n := newNode(t, simgpu.DriverNewest)
 	c := n.grant("a", 30, 1000)
 	dir := n.files.folder(n.uuid())
-	if err := errors.Join(n.program.End(n.processes()), n.program.Unmount(dir)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(n.program.End(n.processes()), n.program.Unmount(dir)))
 	n.restart(n.files.dir, n.program)
 	n.settled()
 	if _, err := n.Apply(c, n.first(c)); err != nil {
@@ -243,9 +224,7 @@ func TestSharedMemoryIsUnmounted(t *testing.T) {
 	n := newNode(t, simgpu.Driver555)
 	c := n.grant("a", 30, 1000)
 	first, before := n.first(c), n.daemon()
-	if err := n.program.Unmount(n.files.folder(n.uuid())); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.program.Unmount(n.files.folder(n.uuid())))
 	if _, err := n.Apply(c, first); err == nil || !strings.Contains(err.Error(), "nobody unmounts") {
 		t.Errorf("%v", err)
 	}
@@ -272,17 +251,13 @@ func TestSharedMemoryInAnotherRoot(t *testing.T) {
 	if err == nil {
 		err = unix.Mount("/", root, "", unix.MS_BIND|unix.MS_REC, "")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(unix.Unmount(root, unix.MNT_DETACH), unix.Unmount(state, unix.MNT_DETACH)); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := unix.Mount("", root, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Mount("", root, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	n.program.Root = root
 	c := n.grant("a", 30, 1000)
 	if _, err := n.Apply(c, n.first(c)); err != nil {
@@ -380,18 +355,126 @@ func TestDaemonHoldsNoVolume(t *testing.T) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil { // as a node's
 		t.Fatal(err)
 	}
-	if err := unix.Mount("volume", volume, "tmpfs", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Mount("volume", volume, "tmpfs", 0, ""))
 	n.grant("a", 30, 1000)
 	before, nodes := mountsOf(t, n.daemon(), volume), mountsOf(t, "self", SharedMemory)
-	if err := unix.Unmount(volume, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Unmount(volume, 0))
 	if after := mountsOf(t, n.daemon(), volume); before == "" || after != "" {
 		t.Errorf("the daemon had %q, and after the unmount %q", before, after)
 	}
 	if strings.Contains(nodes, "vernier-mps") {
 		t.Errorf("the node has %q", nodes)
+	}
+}
+
+// disguised is a tenant's process that looks like one of the folder's by all that its
+// owner decides: its command line and its environment. It is in a container, so it has
+// another PID namespace and another /dev/shm.
+func (n *node) disguised(name string) *exec.Cmd {
+	n.t.Helper()
+	tail, err := exec.LookPath("tail")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	cmd := exec.Command(tail)
+	cmd.Args = []string{name, foreground, "/dev/null"}
+	cmd.Env = []string{envPipe + "=" + pipes(n.files.folder(n.uuid()))}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd
+}
+
+// A tenant's process that goes by a daemon's name, or a server's, ends no daemon and keeps
+// none from being started.
+func TestDisguisedProcess(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
+	n := newNode(t, simgpu.Driver555)
+	server := n.disguised(serverName)
+	c := n.grant("a", 30, 1000)
+	n.containers = []mode.Container{c}
+	dir := n.files.folder(n.uuid())
+	before, err := n.program.Processes(dir)
+	if err != nil || len(before) != 2 {
+		t.Fatalf("processes %+v, %v", before, err)
+	}
+
+	control := n.disguised(controlName)
+	n.restart(n.files.dir, n.program)
+	if err := n.Settle(); err != nil {
+		t.Error(err)
+	}
+	c = n.grant("b", 60, 2000)
+	if _, err := n.Apply(c, n.first(c)); err != nil {
+		t.Error(err)
+	}
+	if after, err := n.program.Processes(dir); err != nil || !slices.Equal(before, after) {
+		t.Errorf("processes %+v, %v; want %+v", after, err, before)
+	}
+	for _, cmd := range []*exec.Cmd{server, control} {
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d/exe", cmd.Process.Pid)); err != nil {
+			t.Errorf("the tenant's process was ended: %v", err)
+		}
+	}
+}
+
+// A client that says anything to its daemon, comes again and again and writes where the real
+// one would log: its neighbour computes, the daemon is the same, and its logs stay short.
+func TestHostileMPSClient(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
+	for _, driver := range drivers {
+		t.Run(driver, func(t *testing.T) { hostileClient(t, newNode(t, driver)) })
+	}
+}
+
+func hostileClient(t *testing.T, n *node) {
+	c, neighbour := n.grant("a", 30, 1000), n.grant("b", 50, 2000)
+	n.allocates(c, 1000)
+	s, _ := n.server(n.uuid())
+	space, _ := s.space(c, limitsOf(c.Grants[0]))
+	own := n.files.clients(n.uuid(), space)
+	before := n.processes()
+
+	said := [][]byte{nil, {0}, bytes.Repeat([]byte{0xff}, 64<<10)}
+	if n.protocol(n.uuid()) == legacyProtocol { // in the other root of the node commands, as this test is (docs/concepts/guarantees.md)
+		said = append(said, []byte("quit -t 0\n"), []byte("set_default_active_thread_percentage 1\n"))
+	}
+	for _, text := range said {
+		for range 50 {
+			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+			if err == nil {
+				err = unix.Connect(fd, &unix.SockaddrUnix{Name: filepath.Join(own, "control")})
+			}
+			must.Do(t, err)
+			_ = unix.Send(fd, text, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) // it may hang up
+			must.Do(t, unix.Close(fd))
+		}
+	}
+	if at, err := os.Readlink(filepath.Join(own, "log")); at != os.DevNull && n.protocol(n.uuid()) == legacyProtocol {
+		t.Errorf("what it finds in place of the daemon's pipe for logs: %q, %v", at, err)
+	}
+
+	log := filepath.Join(n.files.folder(n.uuid()), "log", "daemon.log")
+	f, err := os.OpenFile(log, os.O_APPEND|os.O_WRONLY, 0)
+	must.Do(t, err)
+	if _, err := f.Write(make([]byte, maxLog+1)); err != nil {
+		t.Fatal(err)
+	}
+	must.Do(t, f.Close())
+	if err := n.Look(time.Now()); err != nil {
+		t.Error(err)
+	}
+	n.allocates(neighbour, 2000)
+	if info, err := os.Stat(log); err != nil || info.Size() > maxLog {
+		t.Errorf("its log: %v, %v", info, err)
+	}
+	if now := n.processes(); len(now) != len(before) || now[0] != before[0] || now[1] != before[1] || len(n.told) > 0 {
+		t.Errorf("processes %+v, before %+v; the pods were told %q", now, before, n.told)
 	}
 }

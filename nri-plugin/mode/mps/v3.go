@@ -82,7 +82,7 @@ func (c v3) look() (pid int, status string, err error) {
 	return pid, status, nil
 }
 
-// begin makes the server anew where one by its name does not run.
+// begin makes the server again where one by its name does not run.
 func (c v3) begin() (string, error) {
 	row, err := c.server()
 	if err == nil && row != nil {
@@ -113,7 +113,7 @@ func (l limits) isHeld(row []string) bool {
 
 // hold makes what is missing and sets what differs: a new namespace inherits no limits,
 // and those of one with clients cannot be changed, so that one whose clients stay as
-// they are is told apart from the rest.
+// they are is kept apart from the rest.
 func (c v3) hold(_ int, want spaces) (spaces, error) {
 	have, err := c.have()
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -93,9 +94,7 @@ func TestNamespaces(t *testing.T) {
 	}
 	// It sees its own namespace's folder and no other.
 	adjust := &api.ContainerAdjustment{}
-	if err := n.Inject(small, adjust); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.Inject(small, adjust))
 	if names, err := os.ReadDir(adjust.GetMounts()[0].GetSource()); err != nil || len(names) != 1 || names[0].Name() != "control" {
 		t.Errorf("the container sees %v, %v", names, err)
 	}
@@ -115,18 +114,14 @@ func TestNamespacesComeAndGo(t *testing.T) {
 	before := n.processes()
 	n.hold(stays)
 	_, end := n.hold(goes)
-	if err := n.leave("b"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.leave("b"))
 	third := n.grant("c", 10, 512)
 	n.allocates(third, 512)
 	if have := n.spaces3(); len(have) != 3 || have[spaceOf(goes.Key())] == nil {
 		t.Errorf("namespaces %v: one with a client was removed", have)
 	}
 	end()
-	if err := n.Look(time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.Look(time.Now()))
 	if have := n.spaces3(); len(have) != 2 || have[spaceOf(goes.Key())] != nil {
 		t.Errorf("namespaces %v, want two", have)
 	}
@@ -134,9 +129,7 @@ func TestNamespacesComeAndGo(t *testing.T) {
 		t.Errorf("its folder: %v", err)
 	}
 	n.restart(n.files.dir, n.program)
-	if err := n.Settle(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.Settle())
 	if after := n.processes(); !slices.Equal(before, after) {
 		t.Errorf("processes %+v, want %+v", after, before)
 	}
@@ -157,9 +150,7 @@ func TestStrayNamespace(t *testing.T) {
 	if _, err := n.Apply(c, first); err == nil || !strings.Contains(err.Error(), "want 1000M") {
 		t.Errorf("%v", err)
 	}
-	if err := n.Look(time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.Look(time.Now()))
 	if _, err := n.Apply(c, first); err != nil {
 		t.Error(err)
 	}
@@ -228,18 +219,14 @@ func TestNamespacesAfterAFault(t *testing.T) {
 	old := &lingers{Program: n.program}
 	n.restart(n.files.dir, old)
 	n.patience, n.haste = long, long
-	if err := n.Settle(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.Settle())
 	old.server = before[at].PID
 	failed, _ := n.hold(c)
 	n.plant("fault")
 	failed()
 	now := time.Now()
 	for _, at := range []time.Time{now, now.Add(drain)} {
-		if err := n.Look(at); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, n.Look(at))
 	}
 	if !slices.Equal(n.told, []string{"team/a " + ReasonFault}) || old.refused == 0 {
 		t.Errorf("told %q; the name was refused %d times", n.told, old.refused)

@@ -21,7 +21,7 @@ const (
 	ReasonLost = "MPSServerLost"
 )
 
-// ended is what its containers are told of a server that is gone.
+// ended is the event of the containers of a server that is gone.
 const ended = "the MPS server of device %s has ended, and the contexts of all processes that it served with it; they have to start again"
 
 // Period between two calls of Look.
@@ -92,7 +92,7 @@ func (m *Mode) look(uuid string, s server, now time.Time) error {
 	return m.restart(uuid, c, s.pid, clients)
 }
 
-// strays reports whether a server's limits are not what it was told, or its memory is not
+// strays reports whether a server's limits are not what it was given, or its memory is not
 // what containers are given, and removes what no slice has: what had clients still when its slice went.
 func (m *Mode) strays(uuid string, c control) (bool, error) {
 	m.setting <- struct{}{}
@@ -127,7 +127,7 @@ func (m *Mode) restart(uuid string, c control, pid int, clients []int) error {
 	defer m.mu.Unlock()
 	m.unset(uuid)
 	delete(m.faults, uuid)
-	m.told[uuid] = true
+	m.warned[uuid] = true
 	if err := c.end(pid, clients); err != nil {
 		return err
 	}
@@ -153,12 +153,12 @@ func (m *Mode) lost(uuid string, why error) error {
 	} else {
 		m.tell(uuid, ReasonLost, ended, uuid)
 	}
-	m.told[uuid] = true
+	m.warned[uuid] = true
 	_, err := m.bring(uuid)
 	return err
 }
 
-// owe has the device's containers told as soon as they are known.
+// owe has the device's containers warned as soon as they are known.
 func (m *Mode) owe(uuid string) {
 	m.reading.Lock()
 	defer m.reading.Unlock()
@@ -175,11 +175,11 @@ func (m *Mode) tell(uuid, reason, format string, args ...any) {
 	}
 }
 
-// verify reads back that the container's slice is held as it was told to be, and that
+// verify reads back that the container's slice is held as it was set, and that
 // its server and its first process share memory. The runtime waits.
 func (m *Mode) verify(of mode.Container, g ledger.Grant, first uint32) error {
 	end := time.Now().Add(m.haste)
-	// One that is just told its limits once more is not ready for some milliseconds.
+	// One whose limits are just set once more is not ready for some milliseconds.
 	s, _ := m.server(g.UUID)
 	space, held := s.space(of, limitsOf(g))
 	for ; !held; space, held = s.space(of, limitsOf(g)) {

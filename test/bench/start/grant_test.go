@@ -69,11 +69,7 @@ func grant(b *testing.B, n *system.Node, name string, device int, share v1alpha1
 			Containers:      []corev1.Container{{Name: containerName, Image: system.DemoImage}},
 		},
 	}, metav1.CreateOptions{}))(b)
-	b.Cleanup(func() {
-		if err := pods.Delete(context.Background(), pod.Name, metav1.DeleteOptions{}); err != nil {
-			b.Error(err)
-		}
-	})
+	b.Cleanup(func() { must.Report(b, pods.Delete(context.Background(), pod.Name, metav1.DeleteOptions{})) })
 	await(b, "the ledger of "+n.Name+" to take a slice", func(ctx context.Context) error {
 		l, err := ledgerOf(ctx, n)
 		if err != nil {

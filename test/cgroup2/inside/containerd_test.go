@@ -121,9 +121,7 @@ func connect(t *testing.T, n *node, c *containerd, l granted) (*hooks.Plugin, *g
 	go func() { ended <- connection.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		must.Report(t, <-ended)
 	})
 	for late := time.After(time.Minute); connection.Err() != nil; {
 		select {

@@ -84,11 +84,7 @@ func start(t *testing.T, id, script string, asked *api.LinuxResources, adjust *a
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := runc(t, nil, "delete", "--force", id); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Report(t, runc(t, nil, "delete", "--force", id)) })
 	number := must.Get(os.ReadFile(pid))(t)
 	n := must.Get(strconv.ParseUint(string(number), 10, 32))(t)
 	c.group = groupOf(t, id, uint32(n))

@@ -57,12 +57,8 @@ func TestOnlyTheProcessItself(t *testing.T) {
 	if earlier.Running() {
 		t.Error("another process of the same number is taken for it")
 	}
-	if err := earlier.Signal(syscall.SIGKILL); err != nil {
-		t.Error(err)
-	}
-	if err := earlier.Wait(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, earlier.Signal(syscall.SIGKILL))
+	must.Report(t, earlier.Wait(t.Context()))
 	if !p.Running() {
 		t.Error("another process of the same number was killed")
 	}
@@ -83,9 +79,7 @@ func TestZombieHasEnded(t *testing.T) {
 	must.Do(t, cmd.Start())
 	p := must.Get(Lookup(cmd.Process.Pid))(t)
 	in.Close()
-	if err := p.Wait(t.Context()); err != nil { // it is not collected yet
-		t.Fatal(err)
-	}
+	must.Do(t, p.Wait(t.Context())) // it is not collected yet
 	if p.Running() {
 		t.Error("a zombie runs")
 	}

@@ -124,9 +124,7 @@ func TestSecondBuilderWaits(t *testing.T) {
 	if got := progress.String(); !strings.Contains(got, "another process is building hello") || strings.Contains(got, "building hello src") {
 		t.Errorf("progress %q", got)
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil { // the other one is done
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(dir, 0o755)) // the other one is done
 	unlock()
 	progress.Reset()
 	if _, err := Ensure(t.Context(), &progress, tool); err != nil || progress.Len() > 0 {

@@ -20,7 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/must"
@@ -58,11 +57,7 @@ func TestInstalled(t *testing.T) {
 		Nodes: []system.NodeOptions{{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100}}},
 	})
 	if sys != nil {
-		t.Cleanup(func() {
-			if err := sys.Down(); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { must.Report(t, sys.Down()) })
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -276,14 +271,7 @@ func awaitSaying(t *testing.T, pod, what string, says func(string) bool) {
 // await polls until check is satisfied; its last words are the failure's text.
 func await(t *testing.T, what string, check func(context.Context) (bool, string)) {
 	t.Helper()
-	var last string
-	err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, patience, true, func(ctx context.Context) (ok bool, _ error) {
-		ok, last = check(ctx)
-		return ok, nil
-	})
-	if err != nil {
-		t.Fatalf("waited in vain: %s\nlast seen: %s", what, last)
-	}
+	system.Await(t, patience, what, check)
 }
 
 func run(t *testing.T, script string) string {

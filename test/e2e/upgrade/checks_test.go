@@ -18,11 +18,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/must"
+	"vernier.dev/vernier/test/system"
 )
 
 // patience bounds every wait. Nothing passes or fails by how long it takes.
@@ -31,14 +31,7 @@ const patience = 3 * time.Minute
 // await polls until check is satisfied; its last words are the failure's text.
 func await(t *testing.T, what string, check func() (bool, string)) {
 	t.Helper()
-	var last string
-	err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, patience, true, func(context.Context) (ok bool, _ error) {
-		ok, last = check()
-		return ok, nil
-	})
-	if err != nil {
-		t.Fatalf("waited in vain: %s\nlast seen: %s", what, last)
-	}
+	system.Await(t, patience, what, func(context.Context) (bool, string) { return check() })
 }
 
 // create makes the pod, and says more of it if the test fails.

@@ -248,9 +248,7 @@ func interrupted(t *testing.T, root string) {
 		said.Write(buffer[:n])
 		if !sent && strings.Contains(said.String(), "passed   inventory") {
 			sent = true
-			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, cmd.Process.Signal(syscall.SIGINT))
 		}
 		if errors.Is(err, io.EOF) {
 			break

@@ -13,57 +13,38 @@
 //   3. Whether a device's primary context is there, and its charge, change
 //      together: under contexts.lock, also across the driver's call.
 
-#include "memory/mem_sparse.h"
 #include "memory/overhead.h"
 #include "memory/pool.h"
+#include "memory/vmm.h"
 
 #include <stdlib.h>
 
 // The forms differ in their arguments only.
-#define CREATE(context, destroy, device, ...)                                  \
-    do {                                                                       \
-        struct vgpu_call call;                                                 \
-        if (vgpu_context_begin(&call, device) != CU_OK)                        \
-            return call.result;                                                \
-        call.result = __VA_ARGS__;                                             \
-        if (!vgpu_context_commit(&call, call.result == CU_OK ? *(context) : NULL)) \
-            VGPU_REAL(destroy)(*(context));                                    \
-        return call.result;                                                    \
-    } while (0)
-
-cu_result cuCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device) {
-    CREATE(ctx, cuCtxDestroy, device, VGPU_REAL(cuCtxCreate)(ctx, flags, device));
-}
-cu_result cuCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device) {
-    CREATE(ctx, cuCtxDestroy_v2, device, VGPU_REAL(cuCtxCreate_v2)(ctx, flags, device));
-}
-cu_result cuCtxCreate_v3(cu_ctx *ctx, void *affinity, int count, unsigned flags, cu_device device) {
-    CREATE(ctx, cuCtxDestroy_v2, device,
-           VGPU_REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, device));
-}
-cu_result cuCtxCreate_v4(cu_ctx *ctx, void *params, unsigned flags, cu_device device) {
-    CREATE(ctx, cuCtxDestroy_v2, device, VGPU_REAL(cuCtxCreate_v4)(ctx, params, flags, device));
-}
-cu_result cuGreenCtxCreate(cu_green *green, void *resources, cu_device device, unsigned flags) {
-    CREATE(green, cuGreenCtxDestroy, device,
-           VGPU_REAL(cuGreenCtxCreate)(green, resources, device, flags));
-}
-
+#define CREATE(symbol, context, destroy, parameters, arguments)                    \
+    cu_result symbol parameters {                                                  \
+        struct vgpu_call call;                                                     \
+        if (vgpu_context_begin(&call, device) != CU_OK)                            \
+            return call.result;                                                    \
+        call.result = VGPU_REAL(symbol) arguments;                                 \
+        if (!vgpu_context_commit(&call, call.result == CU_OK ? *context : NULL))   \
+            VGPU_REAL(destroy)(*context);                                          \
+        return call.result;                                                        \
+    }
+CREATE(cuCtxCreate, ctx, cuCtxDestroy, (cu_ctx *ctx, unsigned flags, cu_device device), (ctx, flags, device))
+CREATE(cuCtxCreate_v2, ctx, cuCtxDestroy_v2, (cu_ctx *ctx, unsigned flags, cu_device device), (ctx, flags, device))
+CREATE(cuCtxCreate_v3, ctx, cuCtxDestroy_v2, (cu_ctx *ctx, void *affinity, int count, unsigned flags, cu_device device),
+       (ctx, affinity, count, flags, device))
+CREATE(cuCtxCreate_v4, ctx, cuCtxDestroy_v2, (cu_ctx *ctx, void *params, unsigned flags, cu_device device),
+       (ctx, params, flags, device))
+CREATE(cuGreenCtxCreate, green, cuGreenCtxDestroy, (cu_green *green, void *resources, cu_device device, unsigned flags),
+       (green, resources, device, flags))
 // For the graphics libraries.
-cu_result cuGLCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device) {
-    CREATE(ctx, cuCtxDestroy, device, VGPU_REAL(cuGLCtxCreate)(ctx, flags, device));
-}
-cu_result cuGLCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device) {
-    CREATE(ctx, cuCtxDestroy_v2, device, VGPU_REAL(cuGLCtxCreate_v2)(ctx, flags, device));
-}
-cu_result cuVDPAUCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device, unsigned vdp, void *find) {
-    CREATE(ctx, cuCtxDestroy, device, VGPU_REAL(cuVDPAUCtxCreate)(ctx, flags, device, vdp, find));
-}
-cu_result cuVDPAUCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device, unsigned vdp,
-                              void *find) {
-    CREATE(ctx, cuCtxDestroy_v2, device,
-           VGPU_REAL(cuVDPAUCtxCreate_v2)(ctx, flags, device, vdp, find));
-}
+CREATE(cuGLCtxCreate, ctx, cuCtxDestroy, (cu_ctx *ctx, unsigned flags, cu_device device), (ctx, flags, device))
+CREATE(cuGLCtxCreate_v2, ctx, cuCtxDestroy_v2, (cu_ctx *ctx, unsigned flags, cu_device device), (ctx, flags, device))
+CREATE(cuVDPAUCtxCreate, ctx, cuCtxDestroy, (cu_ctx *ctx, unsigned flags, cu_device device, unsigned vdp, void *find),
+       (ctx, flags, device, vdp, find))
+CREATE(cuVDPAUCtxCreate_v2, ctx, cuCtxDestroy_v2, (cu_ctx *ctx, unsigned flags, cu_device device, unsigned vdp, void *find),
+       (ctx, flags, device, vdp, find))
 
 static struct vgpu_lock *context_lock(struct vgpu_process *process, cu_device device) {
     return &process->contexts.lock[device >= 0 && device < VGPU_ORDINALS ? device : 0];

@@ -12,7 +12,7 @@
 // are charged, so that a driver that gives the twin memory after all stays within
 // the limit.
 
-#include "memory/mem_sparse.h"
+#include "memory/vmm.h"
 
 // What of an array's description is counted.
 enum measure { TEXELS, ROWS };

@@ -154,42 +154,34 @@ static cu_result remember(struct vgpu_process *process, cu_exec handle, const st
 }
 
 // The forms of instantiation differ in their arguments only.
-#define INSTANTIATE(exec, graph, flags, ...)                                                       \
-    do {                                                                                           \
+#define INSTANTIATE(symbol, flags, parameters, arguments)                                          \
+    cu_result symbol parameters {                                                                  \
         struct vgpu_process *process = atomic_load(&vgpu_process_page);                            \
-        if (process == NULL || !atomic_load(&process->graphs.allocate))                               \
-            return __VA_ARGS__;                                                                    \
+        if (process == NULL || !atomic_load(&process->graphs.allocate))                            \
+            return VGPU_REAL(symbol) arguments;                                                    \
         struct graph_exec wanted = {.frees_first = ((flags) & CU_INSTANTIATE_AUTO_FREE) != 0};     \
         struct growth growth = {0};                                                                \
         if (!add_nodes(process, graph, &wanted))                                                   \
             return CU_OUT_OF_MEMORY;                                                               \
         bool uploads = ((flags) & CU_INSTANTIATE_UPLOAD) != 0;                                     \
-        vgpu_lock(&process->graphs.lock);                                                           \
+        vgpu_lock(&process->graphs.lock);                                                          \
         bool fits = !uploads || begin(process, &wanted, false, false, NULL, &growth);              \
-        cu_result result = fits ? __VA_ARGS__ : CU_OUT_OF_MEMORY;                                  \
+        cu_result result = fits ? VGPU_REAL(symbol) arguments : CU_OUT_OF_MEMORY;                  \
         settle(process, &growth);                                                                  \
-        vgpu_unlock(&process->graphs.lock);                                                         \
+        vgpu_unlock(&process->graphs.lock);                                                        \
         return result == CU_OK ? remember(process, *exec, &wanted) : result;                       \
-    } while (0)
-
-cu_result cuGraphInstantiate(cu_exec *exec, cu_graph graph, cu_node *node, char *log, size_t size) {
-    INSTANTIATE(exec, graph, 0, VGPU_REAL(cuGraphInstantiate)(exec, graph, node, log, size));
-}
-cu_result cuGraphInstantiate_v2(cu_exec *exec, cu_graph graph, cu_node *node, char *log,
-                                size_t size) {
-    INSTANTIATE(exec, graph, 0, VGPU_REAL(cuGraphInstantiate_v2)(exec, graph, node, log, size));
-}
-cu_result cuGraphInstantiateWithFlags(cu_exec *exec, cu_graph graph, unsigned long long flags) {
-    INSTANTIATE(exec, graph, flags, VGPU_REAL(cuGraphInstantiateWithFlags)(exec, graph, flags));
-}
-cu_result cuGraphInstantiateWithParams(cu_exec *exec, cu_graph graph, uint64_t *params) {
-    INSTANTIATE(exec, graph, params != NULL ? *params : 0,
-                VGPU_REAL(cuGraphInstantiateWithParams)(exec, graph, params));
-}
-cu_result cuGraphInstantiateWithParams_ptsz(cu_exec *exec, cu_graph graph, uint64_t *params) {
-    INSTANTIATE(exec, graph, params != NULL ? *params : 0,
-                VGPU_REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, params));
-}
+    }
+INSTANTIATE(cuGraphInstantiate, 0, (cu_exec *exec, cu_graph graph, cu_node *node, char *log, size_t size),
+            (exec, graph, node, log, size))
+INSTANTIATE(cuGraphInstantiate_v2, 0, (cu_exec *exec, cu_graph graph, cu_node *node, char *log, size_t size),
+            (exec, graph, node, log, size))
+INSTANTIATE(cuGraphInstantiateWithFlags, flags, (cu_exec *exec, cu_graph graph, unsigned long long flags),
+            (exec, graph, flags))
+#define FLAGS_OF(params) (params != NULL ? *params : 0)
+INSTANTIATE(cuGraphInstantiateWithParams, FLAGS_OF(params), (cu_exec *exec, cu_graph graph, uint64_t *params),
+            (exec, graph, params))
+INSTANTIATE(cuGraphInstantiateWithParams_ptsz, FLAGS_OF(params), (cu_exec *exec, cu_graph graph, uint64_t *params),
+            (exec, graph, params))
 
 cu_result vgpu_graph_run_charged(struct vgpu_process *process, enum vgpu_hook hook, cu_exec handle,
                                  cu_stream stream) {

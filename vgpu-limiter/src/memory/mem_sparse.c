@@ -10,9 +10,8 @@
 //      of one that went with its context, and whose end hasn't been seen to yet.
 //   3. vmm.lock is held across the driver's mapping, as in mem_vmm.c.
 
-#include "memory/mem_sparse.h"
-
 #include "memory/ipc_share.h"
+#include "memory/vmm.h"
 
 #include <stdlib.h>
 

@@ -23,9 +23,7 @@ bool vgpu_charge_after_all(struct vgpu_process *process, int device, uint64_t by
 static cu_result charge(struct vgpu_call *call, uint64_t wanted) {
     uint64_t bytes = vgpu_round(wanted);
     call->charged = bytes;
-    bool fits = vgpu_likely(vgpu_try_charge(call->process, call->here.device, bytes)) ||
-                vgpu_charge_after_all(call->process, call->here.device, bytes);
-    return fits ? CU_OK : CU_OUT_OF_MEMORY;
+    return vgpu_charge_or_trim(call->process, call->here.device, bytes) ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
 cu_result vgpu_begin(struct vgpu_call *call, uint64_t bytes) {
@@ -63,9 +61,7 @@ cu_result vgpu_raise(struct vgpu_call *call, uint64_t bytes) {
 // Makes the charge what the driver really took.
 static bool correct(struct vgpu_call *call, uint64_t bytes) {
     if (bytes > call->charged) {
-        uint64_t more = bytes - call->charged;
-        if (!vgpu_try_charge(call->process, call->here.device, more) &&
-            !vgpu_charge_after_all(call->process, call->here.device, more))
+        if (!vgpu_charge_or_trim(call->process, call->here.device, bytes - call->charged))
             return false;
     } else {
         vgpu_uncharge(call->process, call->here.device, call->charged - bytes);

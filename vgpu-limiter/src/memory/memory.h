@@ -32,9 +32,12 @@ cu_result vgpu_begin(struct vgpu_call *call, uint64_t bytes);
 // The same for a device that the call names.
 cu_result vgpu_begin_on(struct vgpu_call *call, cu_device device, uint64_t bytes);
 
-// Charges what vgpu_try_charge has found not to fit, after everything of the process
-// that nobody uses has been given back to the driver.
+// Charges the bytes; where they don't fit, after everything of the process that is unused
+// has been given back to the driver.
 bool vgpu_charge_after_all(struct vgpu_process *process, int device, uint64_t bytes);
+static inline bool vgpu_charge_or_trim(struct vgpu_process *process, int device, uint64_t bytes) {
+    return vgpu_likely(vgpu_try_charge(process, device, bytes)) || vgpu_charge_after_all(process, device, bytes);
+}
 
 // Charges more before the driver is called, up to `bytes` in all. Returns as
 // vgpu_begin; if it doesn't fit, nothing of the call is charged any more.

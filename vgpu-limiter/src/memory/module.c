@@ -25,36 +25,27 @@
 
 #define LIBRARY_CONTEXTS 8 // handles are addresses of that alignment at least
 
-#define LOAD(module, ...)                                                                      \
-    do {                                                                                       \
-        struct vgpu_call call;                                                                 \
-        if (vgpu_begin(&call, 0) != CU_OK)                                                     \
-            return call.result;                                                                \
-        struct vgpu_beside before = vgpu_module_begin(&call);                                  \
-        call.result = __VA_ARGS__;                                                             \
-        bool loaded = call.result == CU_OK;                                                    \
+#define LOAD(symbol, parameters, arguments)                                                       \
+    cu_result symbol parameters {                                                                 \
+        struct vgpu_call call;                                                                    \
+        if (vgpu_begin(&call, 0) != CU_OK)                                                        \
+            return call.result;                                                                   \
+        struct vgpu_beside before = vgpu_module_begin(&call);                                     \
+        call.result = VGPU_REAL(symbol) arguments;                                                \
+        bool loaded = call.result == CU_OK;                                                       \
         vgpu_lock(&call.process->modules.lock);                                                   \
-        bool kept = vgpu_commit(&call, loaded ? vgpu_key(VGPU_MODULE, (uintptr_t)*(module)) : 0, \
-                              loaded ? vgpu_module_bytes(&call, before) : 0);                  \
+        bool kept = vgpu_commit(&call, loaded ? vgpu_key(VGPU_MODULE, (uintptr_t)*module) : 0,    \
+                                loaded ? vgpu_module_bytes(&call, before) : 0);                   \
         vgpu_unlock(&call.process->modules.lock);                                                 \
-        if (!kept && loaded)                                                                   \
-            VGPU_REAL(cuModuleUnload)(*(module));                                              \
-        return call.result;                                                                    \
-    } while (0)
-
-cu_result cuModuleLoad(cu_module *module, const char *path) {
-    LOAD(module, VGPU_REAL(cuModuleLoad)(module, path));
-}
-cu_result cuModuleLoadData(cu_module *module, const void *image) {
-    LOAD(module, VGPU_REAL(cuModuleLoadData)(module, image));
-}
-cu_result cuModuleLoadDataEx(cu_module *module, const void *image, unsigned count, void *options,
-                             void **values) {
-    LOAD(module, VGPU_REAL(cuModuleLoadDataEx)(module, image, count, options, values));
-}
-cu_result cuModuleLoadFatBinary(cu_module *module, const void *image) {
-    LOAD(module, VGPU_REAL(cuModuleLoadFatBinary)(module, image));
-}
+        if (!kept && loaded)                                                                      \
+            VGPU_REAL(cuModuleUnload)(*module);                                                   \
+        return call.result;                                                                       \
+    }
+LOAD(cuModuleLoad, (cu_module *module, const char *path), (module, path))
+LOAD(cuModuleLoadData, (cu_module *module, const void *image), (module, image))
+LOAD(cuModuleLoadDataEx, (cu_module *module, const void *image, unsigned count, void *options, void **values),
+     (module, image, count, options, values))
+LOAD(cuModuleLoadFatBinary, (cu_module *module, const void *image), (module, image))
 
 // Before the driver is called, which may give the handle to the next at once.
 static void forget_asked(void) {
@@ -138,8 +129,7 @@ static bool settle(struct asking *asking, uint64_t key) {
         return true;
     vgpu_lock(&process->modules.lock);
     uint64_t bytes = vgpu_round(vgpu_module_bytes(call, asking->before));
-    bool fits = bytes == 0 || vgpu_try_charge(process, call->here.device, bytes) ||
-                vgpu_charge_after_all(process, call->here.device, bytes);
+    bool fits = bytes == 0 || vgpu_charge_or_trim(process, call->here.device, bytes);
     // What nobody knows the module of goes with the context.
     if (fits && !add(process, key, bytes) && !begin_entry(call, key, bytes) &&
         !add(process, vgpu_key(VGPU_CONTEXT, (uintptr_t)call->here.ctx), bytes))
@@ -227,30 +217,25 @@ cu_result cuFuncLoad(cu_function function) {
 }
 
 // Without a context nothing is loaded yet.
-#define LOAD_LIBRARY(...)                                              \
-    do {                                                               \
-        struct asking asking;                                          \
-        ask(&asking, 0, NULL, NULL);                                   \
-        if (asking.call.process == NULL)                               \
-            return asking.call.result;                                 \
-        cu_result result = __VA_ARGS__;                                \
-        if (result == CU_OK)                                           \
-            result = charge(&asking, key_in(&asking, *library));       \
-        else                                                           \
-            return result;                                             \
-        if (result != CU_OK)                                           \
-            VGPU_REAL(cuLibraryUnload)(*library);                      \
-        return result;                                                 \
-    } while (0)
-
-cu_result cuLibraryLoadData(cu_library *library, const void *code, void *jit, void **jit_values,
-                            unsigned jit_count, void *options, void **values, unsigned count) {
-    LOAD_LIBRARY(VGPU_REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values, count));
-}
-cu_result cuLibraryLoadFromFile(cu_library *library, const char *path, void *jit, void **jit_values,
-                                unsigned jit_count, void *options, void **values, unsigned count) {
-    LOAD_LIBRARY(VGPU_REAL(cuLibraryLoadFromFile)(library, path, jit, jit_values, jit_count, options, values, count));
-}
+#define LOAD_LIBRARY(symbol, parameters, arguments)                                    \
+    cu_result symbol parameters {                                                      \
+        struct asking asking;                                                          \
+        ask(&asking, 0, NULL, NULL);                                                   \
+        if (asking.call.process == NULL)                                               \
+            return asking.call.result;                                                 \
+        cu_result result = VGPU_REAL(symbol) arguments;                                \
+        if (result != CU_OK)                                                           \
+            return result;                                                             \
+        result = charge(&asking, key_in(&asking, *library));                           \
+        if (result != CU_OK)                                                           \
+            VGPU_REAL(cuLibraryUnload)(*library);                                      \
+        return result;                                                                 \
+    }
+#define JIT void *jit, void **jit_values, unsigned jit_count, void *options, void **values, unsigned count
+LOAD_LIBRARY(cuLibraryLoadData, (cu_library *library, const void *code, JIT),
+             (library, code, jit, jit_values, jit_count, options, values, count))
+LOAD_LIBRARY(cuLibraryLoadFromFile, (cu_library *library, const char *path, JIT),
+             (library, path, jit, jit_values, jit_count, options, values, count))
 
 cu_result cuLibraryUnload(cu_library library) {
     struct vgpu_release release[LIBRARY_CONTEXTS];

@@ -54,6 +54,10 @@ void vgpu_bind(struct vgpu_process *process, struct vgpu_record *record, struct 
 // Ends a binding that is in the table no more.
 void vgpu_unbind(struct vgpu_process *process, struct vgpu_binding *binding);
 
+// Uncharges what was mapped under arrays that have gone: a list of the objects to which
+// their entries of VGPU_SPARSE led (mem_sparse.c).
+void vgpu_sparse_end(struct vgpu_process *process, struct vgpu_record *arrays);
+
 // Ends memory that neither a handle nor a mapping refers to any more.
 void vgpu_record_drop(struct vgpu_process *process, struct vgpu_record *record);
 

@@ -58,8 +58,7 @@ cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os, int type) 
         from = vgpu_import(process, vgpu_share_id(os, CU_FABRIC_BYTES));
     else if (type == CU_SHARE_DESCRIPTOR)
         from = vgpu_import_marked(process, (int)(intptr_t)os, &device, &charged);
-    if (charged != 0 && !vgpu_try_charge(process, device, charged) &&
-        !vgpu_charge_after_all(process, device, charged))
+    if (charged != 0 && !vgpu_charge_or_trim(process, device, charged))
         return CU_OUT_OF_MEMORY;
     atomic_store(&process->sharing.imports, true);
     struct vgpu_record *made = calloc(1, sizeof *made);

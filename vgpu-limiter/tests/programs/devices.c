@@ -4,25 +4,13 @@
 // that the device itself is said to have, and its UUID. Then a line for each UUID or PCI
 // address among the arguments: the result of asking for it.
 
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "views.h"
+
 #include <string.h>
-
-static void *library;
-
-static void *find(const char *name) {
-    void *found = dlsym(library, name);
-    if (found == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(1);
-    }
-    return found;
-}
 
 int main(int argc, char **argv) {
     library = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
-    if (library == NULL || ((int (*)(void))find("nvmlInit_v2"))() != 0)
+    if (library == NULL || NVML("Init_v2") != 0)
         return 1;
     for (int v2 = 0; v2 < 2; v2++) {
         unsigned count = 0;
@@ -36,8 +24,8 @@ int main(int argc, char **argv) {
             char uuid[96] = "";
             if ((result = by_index(i, &device)) != 0)
                 break;
-            ((int (*)(void *, unsigned *))find("nvmlDeviceGetIndex"))(device, &index);
-            ((int (*)(void *, char *, unsigned))find("nvmlDeviceGetUUID"))(device, uuid, sizeof uuid);
+            NVML("DeviceGetIndex", device, &index);
+            NVML("DeviceGetUUID", device, uuid, (unsigned)sizeof uuid);
             printf("%u %s\n", index, uuid);
         }
         printf("refused %d\n", result);

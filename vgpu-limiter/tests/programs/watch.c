@@ -9,33 +9,19 @@
 //   rest      what is used of each device: by CUDA, by NVML, by all processes listed
 
 #include "cuda.h"
+#include "views.h"
 
-#include <dlfcn.h>
 #include <stdarg.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define MIB ((unsigned long long)1 << 20)
 #define ROOM 64 // processes in a list
 
-struct memory {
-    unsigned long long total, free, used;
-};
-struct memory_v2 {
-    unsigned version;
-    unsigned long long total, reserved, free, used;
-};
 struct process_v1 {
     unsigned pid;
     unsigned long long used;
-};
-struct process_v2 {
-    unsigned pid;
-    unsigned long long used;
-    unsigned instances[2];
 };
 struct detail {
     unsigned pid;
@@ -50,20 +36,6 @@ struct detail_list {
 struct utilization {
     unsigned gpu, memory;
 };
-struct sample {
-    unsigned pid;
-    unsigned long long time;
-    unsigned percent[4];
-};
-struct busy {
-    unsigned long long time;
-    unsigned pid, percent[6];
-};
-struct busy_list {
-    unsigned version, count;
-    unsigned long long since;
-    struct busy *processes;
-};
 
 static unsigned long long limit[16];
 static int devices;
@@ -71,17 +43,6 @@ static CUcontext context[16];
 static void *handle[16];
 static unsigned problems, pids[256], pid_count;
 static char first[256];
-
-static void *find(const char *name) {
-    void *found = dlsym(RTLD_DEFAULT, name); // whoever stands in front of the driver
-    if (found == NULL) {
-        fprintf(stderr, "watch: no %s\n", name);
-        exit(1);
-    }
-    return found;
-}
-#define NVML(name, ...) ((int (*)())find("nvml" name))(__VA_ARGS__)
-#pragma GCC diagnostic ignored "-Wstrict-prototypes"
 
 __attribute__((format(printf, 2, 3))) static void want(bool good, const char *format, ...) {
     va_list rest;

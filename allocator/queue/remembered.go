@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Remembered are the pods of which the queue keeps something but that they wait for room. Pods
+// that are gone are not among them.
+func (q *Queue) Remembered() []types.UID {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Concat(slices.Collect(maps.Keys(q.order.unbound)), slices.Collect(maps.Keys(q.order.constrained)), slices.Collect(maps.Keys(q.order.taking)),
+		slices.Collect(maps.Keys(q.order.blockedBy)), slices.Collect(maps.Keys(q.order.waits)))
+}
+
+// UnderWay is how many items are looked at, are to be once more, or have a move before them.
+func (q *Queue) UnderWay() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.inFlight + len(q.attempts) + len(q.pendingMoves)
+}
