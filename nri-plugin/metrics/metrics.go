@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package metrics owns what the node agent shows to Prometheus: what containers
-// hold and use of their slices, unlimited processes, and the agent's health. Counters are read while the containers run on.
+// hold and use of their slices, unlimited processes, and the agent's health.
+// Counters are read while the containers run on.
 //
 // Everything is read when it is asked for. Use is the containers' own word, and
 // nothing is decided on it.
