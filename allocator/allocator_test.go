@@ -25,7 +25,7 @@ import (
 
 // Invariant 6: what a deposed leader grants to a pod that is placed elsewhere
 // meanwhile is taken back.
-func TestLateGrantIsTakenBack(t *testing.T) {
+func TestGrant_WhenPodIsPlacedElsewhere_IsReleased(t *testing.T) {
 	s := newStage(t, 2)
 	p := s.add("p", 10, 100)
 	s.work()
@@ -37,7 +37,7 @@ func TestLateGrantIsTakenBack(t *testing.T) {
 
 // A ledger that grants something else than the pod asks for was edited by hand:
 // the pod is decided anew.
-func TestForeignGrantIsNotAdopted(t *testing.T) {
+func TestGrant_WhenContainersDiffer_IsDecidedAgain(t *testing.T) {
 	s := newStage(t, 1)
 	s.pair("p", objects.Share(10, 10), objects.Share(10, 10))
 	s.grant("n0", "p", 1, 10, 100)
@@ -55,7 +55,7 @@ func TestForeignGrantIsNotAdopted(t *testing.T) {
 
 // A gated pod whose granted amounts were edited is decided anew: let go as it is,
 // its node would refuse it for ever.
-func TestEditedGrantIsNotAdopted(t *testing.T) {
+func TestGrant_WhenAmountsDiffer_IsDecidedAgain(t *testing.T) {
 	for _, asks := range []v1alpha1.Share{
 		{GPUs: 1, Core: 10, MemMiB: 100}, {GPUs: 1, Core: 10, MemPercent: 10}, {GPUs: 1, Core: 11, MemMiB: 100}, {GPUs: 1, Core: 10, MemMiB: 101}, {GPUs: 1, Core: 10, MemPercent: 11},
 	} {
@@ -78,7 +78,7 @@ func TestEditedGrantIsNotAdopted(t *testing.T) {
 
 // Invariant 6: a leader whose watch is behind does not take back what another has
 // granted to a pod and let go with, although the scheduler is against the node now.
-func TestLateLeaderTakesNothingBack(t *testing.T) {
+func TestDeposedLeader_WhenPodIsUngated_ReleasesNothing(t *testing.T) {
 	s := newStage(t, 1)
 	p := s.add("p", 10, 100)
 	s.readAll()
@@ -131,7 +131,7 @@ func TestLostGrantsComeBack(t *testing.T) {
 
 // Of many nodes that lack CPU a hundred are asked for the scheduler's words, whatever the
 // first of them lacks, and the others are counted; one that doesn't lack any is asked.
-func TestWordsOfFullNodes(t *testing.T) {
+func TestDiagnosis_WhenManyNodesLackCPU_IsBounded(t *testing.T) {
 	const nodes = scheduling.MaxWords + 20
 	s := newStage(t, nodes)
 	for i := range nodes {
@@ -167,7 +167,7 @@ func (s *stage) judgedInFiveLooks() float64 {
 
 // Why a pod waits is found out once a minute, however often it is looked at and for however
 // long its reason stays.
-func TestReasonsAreFoundOnceAMinute(t *testing.T) {
+func TestDiagnosis_WhenReasonStays_IsRepeatedEachMinute(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("p", 50, 100, objects.CPU("100"))
 	s.work()
@@ -185,7 +185,7 @@ func TestReasonsAreFoundOnceAMinute(t *testing.T) {
 // Another reason of the same kind is told within a minute, though nothing happens any more
 // by then. One that comes back again and again is told seldom, and is not found out any
 // more often for it.
-func TestAnotherReasonOfTheSameKind(t *testing.T) {
+func TestDiagnosis_WhenReasonChanges_IsSent(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("p", 50, 100, objects.CPU("100"))
 	s.work()
@@ -214,7 +214,7 @@ func TestAnotherReasonOfTheSameKind(t *testing.T) {
 }
 
 // One event for a reason, not one for a retry; new figures after a minute.
-func TestEventsTellChanges(t *testing.T) {
+func TestEvents_WhenReasonStays_AreNotRepeated(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("full", 90, 900)
 	s.add("full2", 90, 900)
@@ -245,7 +245,7 @@ func TestEventsTellChanges(t *testing.T) {
 
 // A pod that the scheduler refuses on its node is given up after a while: with a
 // controller it is deleted, and its slices are free again.
-func TestRefusedAfterThePin(t *testing.T) {
+func TestUnschedulable_WhenPinned_IsGivenUp(t *testing.T) {
 	s := newStage(t, 1)
 	counted := measured(t, "pin_refusals_total")
 	s.add("alone", 10, 100)
@@ -281,7 +281,7 @@ func TestRefusedAfterThePin(t *testing.T) {
 }
 
 // Pods that were placed count on their node before they are bound.
-func TestPlacedPodsCount(t *testing.T) {
+func TestPlacedPod_WhenNotBound_TakesCPU(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("first", 1, 1, objects.CPU("40"))
 	s.add("second", 1, 1, objects.CPU("40"))

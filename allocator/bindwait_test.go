@@ -147,7 +147,7 @@ func TestWaitTellsNoForeignName(t *testing.T) {
 }
 
 // Of a large gang it is asked for so long and no longer who has to be bound before it.
-func TestWhoIsAheadIsAskedInTime(t *testing.T) {
+func TestBlocked_WhenGangIsLarge_IsBounded(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		s := newStage(t, 2)
 		s.add("never", 1, 1, objects.InNamespace("hostile"), objects.Labelled("last"), companyOfAll("last"))

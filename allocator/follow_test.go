@@ -19,7 +19,7 @@ import (
 // Invariant 6: a pod without a controller that the scheduler refuses does not keep
 // its slices for ever. Bound in the end, it gets them again if there is room, and
 // keeps nobody waiting if there is none.
-func TestRefusedGivesBack(t *testing.T) {
+func TestUnschedulable_WhenHeldTooLong_ReleasesSlices(t *testing.T) {
 	for _, roomAgain := range []bool{true, false} {
 		s := newStage(t, 1)
 		// The node has the CPUs for one of alone and next.
@@ -62,7 +62,7 @@ func TestRefusedGivesBack(t *testing.T) {
 
 // A pod that gave its slices back takes no room on its node for a new leader
 // either, nor does it get them again.
-func TestGivenBackStaysSo(t *testing.T) {
+func TestUnschedulable_WhenLeaderChanges_StaysReleased(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("alone", 60, 600, objects.CPU("40"))
 	s.work()
@@ -77,7 +77,7 @@ func TestGivenBackStaysSo(t *testing.T) {
 }
 
 // Invariant 7: a refused pod takes room on its node as long as it has slices.
-func TestRefusedTakesRoomWithItsSlices(t *testing.T) {
+func TestUnschedulable_WhenItHasSlices_TakesCPU(t *testing.T) {
 	s := newStage(t, 1)
 	p := s.add("alone", 10, 100, objects.CPU("40"))
 	s.work()
@@ -93,7 +93,7 @@ func TestRefusedTakesRoomWithItsSlices(t *testing.T) {
 // Invariant 6: a pod that was deleted before it was bound, and that something else
 // holds by a finalizer, does not keep its slices: it cannot be bound any more. One
 // that is bound keeps them.
-func TestDeletedBeforeItWasBound(t *testing.T) {
+func TestDeletedPod_WhenNotBound_ReleasesSlices(t *testing.T) {
 	for _, state := range []string{"gated", "placed", "bound"} {
 		s := newStage(t, 1)
 		p := s.add("p", 60, 600, objects.CPU("40"), func(p *corev1.Pod) {
@@ -123,7 +123,7 @@ func TestDeletedBeforeItWasBound(t *testing.T) {
 // What happens to a pod that has its place takes no room of a round from pods that have
 // none: neither the answer to its own patch, nor that it is bound, or runs. Nor does it
 // when a new leader comes, or before another gate is gone.
-func TestPlacedPodsNeedNoLook(t *testing.T) {
+func TestPlacedPod_WhenItChanges_IsNotQueued(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("p", 10, 100)
 	s.add("late", 10, 100, otherGated)

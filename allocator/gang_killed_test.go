@@ -170,7 +170,7 @@ func TestTakenBackWhileAGangIsCommitted(t *testing.T) {
 // Nor is a part of a gang placed anew because it would have followed: the node of one that
 // has its slices is cordoned after the first of the gang was let go, and another has ended.
 // All give theirs back, and start with as many as are missing.
-func TestNobodyFollowsToAnotherNode(t *testing.T) {
+func TestGang_WhenANodeIsCordoned_WaitsForAllMissing(t *testing.T) {
 	s := newStage(t, 3)
 	killed := s.killAt(9, true) // two holds, four patches as a dry run, two commits, one patch
 	s.addGang(4, 60, 600)

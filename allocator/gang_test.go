@@ -23,7 +23,7 @@ import (
 
 // A member that can go to one place only has it, although a larger one that could
 // go anywhere is decided on first.
-func TestGangMakesWay(t *testing.T) {
+func TestGang_WhenAMemberHasOnePlace_OthersMakeWay(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("anywhere", 70, 700, objects.InGang("g", 2))
 	s.add("picky", 60, 600, objects.InGang("g", 2), onDevice("GPU-n0-0"))
@@ -33,7 +33,7 @@ func TestGangMakesWay(t *testing.T) {
 
 // Nor is a member in the way that can have no place at all, where there are enough
 // without it.
-func TestGangLeavesOut(t *testing.T) {
+func TestGang_WhenAMemberNeverFits_IsPlacedWithoutIt(t *testing.T) {
 	for _, device := range []string{"GPU-n0-0", "GPU-n0-1"} {
 		s := newStage(t, 1)
 		s.add("anywhere", 70, 700, objects.InGang("g", 2))

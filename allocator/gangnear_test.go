@@ -108,7 +108,7 @@ func TestGangIsJudgedBesideAll(t *testing.T) {
 
 // What a gang was told a moment ago does not keep it from being tried in other orders when
 // there is room again.
-func TestGangThatWaitsMakesWay(t *testing.T) {
+func TestGang_WhenThereIsRoomAgain_IsTriedInOtherOrders(t *testing.T) {
 	for _, hopeless := range []bool{false, true} {
 		s := newStage(t, 1)
 		s.use("n0", 0, 90)
@@ -217,7 +217,7 @@ func TestTriesAreBounded(t *testing.T) {
 
 // A gang that waits because the scheduler refuses one of it is not looked at again before
 // something changes: that it was tried is no change.
-func TestGangThatWaitsSleeps(t *testing.T) {
+func TestGang_WhenNothingChanges_IsNotLookedAt(t *testing.T) {
 	const metric = "nodes_judged_sum"
 	s := newStage(t, 2)
 	s.add("m0", 60, 600, objects.InGang("g", 2))

@@ -18,7 +18,7 @@ import (
 
 // A gated pod that was declared over, as by a controller that gives up on its job, gets no
 // slices; one that waited does not go on waiting.
-func TestOverAtTheGate(t *testing.T) {
+func TestFailedPod_WhenGated_GetsNoSlices(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("fill", v1alpha1.WholeGPU, objects.DeviceMiB)
 	s.add("next", v1alpha1.WholeGPU, objects.DeviceMiB)
@@ -40,7 +40,7 @@ func TestOverAtTheGate(t *testing.T) {
 
 // A pod that no device is large enough for is told so, and costs no more than a look a minute until
 // something changes, in which no node is judged.
-func TestTooLargeIsNoLoad(t *testing.T) {
+func TestOversizedPod_WhenItWaits_JudgesNoNode(t *testing.T) {
 	s := newStage(t, 2)
 	s.add("memory", 10, objects.DeviceMiB+1)
 	many := objects.Single("devices", v1alpha1.Share{GPUs: 3, Core: 10, MemMiB: 10})
@@ -115,7 +115,7 @@ func TestAnotherMachineUnderTheName(t *testing.T) {
 
 // A node that goes may be what kept a spread pod waiting: a domain where none of its kind
 // is, and no room for one.
-func TestNodeThatGoesWakes(t *testing.T) {
+func TestSpreadPod_WhenNodeIsDeleted_IsPlaced(t *testing.T) {
 	s := newStage(t, 3)
 	for device := range 2 {
 		s.use("n2", device, 100)

@@ -15,7 +15,7 @@ import (
 )
 
 // A write is looked at once, not again when the watch shows it.
-func TestAnsweredWriteIsNoNews(t *testing.T) {
+func TestLedger_WhenWatchShowsOwnWrite_IsNotQueued(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("p", 10, 100)
 	s.work()
@@ -68,7 +68,7 @@ func TestRoundIsBounded(t *testing.T) {
 
 // However often nodes and pods change, who is refused by the scheduler is looked at again
 // after a while, once.
-func TestChangesAreCollected(t *testing.T) {
+func TestMoveToActive_WhenChangesFollow_IsBatched(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("refused", 10, 100, objects.CPU("1000"))
 	s.work()

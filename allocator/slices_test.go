@@ -242,7 +242,7 @@ func TestHeadOfLine(t *testing.T) {
 }
 
 // One that waits with a high priority and fits nowhere does not slow down the others.
-func TestTheUnplaceableHoldsUpNobody(t *testing.T) {
+func TestRound_WhenHighPriorityNeverFits_IsOneWrite(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("large", v1alpha1.WholeGPU, 100*objects.DeviceMiB, objects.Priority(10))
 	s.work()

@@ -101,7 +101,7 @@ func TestGrantsFollowEachContainer(t *testing.T) {
 
 // A pod that was looked at while a node's lost slices were not back yet gets what
 // is left on the node as soon as they are.
-func TestWokenWhenLostGrantsAreBack(t *testing.T) {
+func TestPod_WhenLostSlicesAreRestored_IsPlaced(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("p", 80, 800)
 	s.work()

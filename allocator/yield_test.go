@@ -161,7 +161,7 @@ func TestSearchIsJudgedAgain(t *testing.T) {
 }
 
 // A search that finds no place looks again where there is room since it looked there.
-func TestSearchMissesNoRoom(t *testing.T) {
+func TestSearch_WhenRoomComes_LooksAgain(t *testing.T) {
 	s := newStage(t, 1)
 	for _, name := range []string{"b0", "b1"} {
 		s.add(name, 60, 600)

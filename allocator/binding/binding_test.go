@@ -108,18 +108,11 @@ func (f *fixture) behind(obj client.Object) {
 // known is the cache's newest version of a ledger.
 func (f *fixture) known(name string) *v1alpha1.SliceLedger { return f.Cache.Index.Ledger(name) }
 
-func newLedger(name string) *v1alpha1.SliceLedger { return objects.ReadyLedger(name) }
-
-// newPod has container c with half a device.
-func newPod(name string) *corev1.Pod {
-	return objects.Single(name, objects.Share(50, 500))
-}
-
 var errInternal = apierrors.NewInternalError(errors.New("injected"))
 
 // Whatever the API server answers to a write, the index has the ledger as it is then.
 func TestWrite(t *testing.T) {
-	p, other := newPod("p"), newPod("other")
+	p, other := objects.Halves("p", "c"), objects.Halves("other", "c")
 	tests := []struct {
 		name  string
 		setup func(*fixture)
@@ -137,7 +130,7 @@ func TestWrite(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFixture(t, newLedger("n"))
+			f := newFixture(t, objects.ReadyLedger("n"))
 			tt.setup(f)
 			if err := f.Write(t.Context(), objects.Grant(f.known("n").DeepCopy(), p, on{"c": 0})); !tt.err(err) {
 				t.Errorf("error %v", err)
@@ -156,8 +149,8 @@ func TestWrite(t *testing.T) {
 
 // What holds no slices takes no write, and the rest goes in one.
 func TestRelease(t *testing.T) {
-	p, other := newPod("p"), newPod("other")
-	f := newFixture(t, objects.Grant(objects.Grant(newLedger("n"), p, on{"c": 0}), other, on{"c": 0}))
+	p, other := objects.Halves("p", "c"), objects.Halves("other", "c")
+	f := newFixture(t, objects.Grant(objects.Grant(objects.ReadyLedger("n"), p, on{"c": 0}), other, on{"c": 0}))
 	f.must(f.Release(t.Context(), f.known("n"), func(uid types.UID) bool { return uid == "third" }))
 	if f.updates != 0 {
 		t.Errorf("%d writes for nothing", f.updates)
@@ -171,7 +164,7 @@ func TestRelease(t *testing.T) {
 // A pod that was bound since it was seen stays.
 func TestDeleteAsSeen(t *testing.T) {
 	for _, changed := range []bool{false, true} {
-		f := newFixture(t, newPod("p"))
+		f := newFixture(t, objects.Halves("p", "c"))
 		seen := f.pod("p")
 		if changed {
 			now := f.pod("p")
@@ -188,7 +181,7 @@ func TestDeleteAsSeen(t *testing.T) {
 
 // The conditions of others stay as they are.
 func TestSetCondition(t *testing.T) {
-	p := newPod("p")
+	p := objects.Halves("p", "c")
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
 	f := newFixture(t, p)
 	ours := corev1.PodCondition{Type: v1alpha1.PodConditionGPUHealthy, Status: corev1.ConditionFalse}
@@ -199,7 +192,7 @@ func TestSetCondition(t *testing.T) {
 	if got := f.Cache.Current(p); got.ResourceVersion != f.pod("p").ResourceVersion {
 		t.Error("the cache does not know what was written")
 	}
-	f.must(f.SetCondition(t.Context(), newPod("gone"), ours))
+	f.must(f.SetCondition(t.Context(), objects.Halves("gone", "c"), ours))
 }
 
 // So many requests are under way at a time, and all are made.

@@ -17,6 +17,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"vernier.dev/vernier/test/objects"
 )
 
 // An eviction is of the very pod and of no version of it, and what a budget forbids now is no error.
@@ -48,7 +50,7 @@ func TestEvict(t *testing.T) {
 					return tt.answer
 				},
 			})
-			pod := newPod("p")
+			pod := objects.Halves("p", "c")
 			pod.ResourceVersion = "7"
 			if ok, err := f.Evict(t.Context(), pod, ptr.To[int64](3600), dryRun); ok != tt.ok || (err != nil) != tt.failed {
 				t.Errorf("%s: %v, %v", name, ok, err)

@@ -24,7 +24,7 @@ func (f *fixture) choice(p *corev1.Pod, node string) Assignment {
 
 // What is written into several ledgers is held until all of it is.
 func TestReserve(t *testing.T) {
-	p, q, r := newPod("p"), newPod("q"), newPod("r")
+	p, q, r := objects.Halves("p", "c"), objects.Halves("q", "c"), objects.Halves("r", "c")
 	tests := []struct {
 		name string
 		// q is where the second member goes, held that the third has its slices held.
@@ -38,8 +38,8 @@ func TestReserve(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			third := objects.Grant(newLedger("k"), r, on{"c": 0})
-			f := newFixture(t, newLedger("n"), newLedger("m"), third)
+			third := objects.Grant(objects.ReadyLedger("k"), r, on{"c": 0})
+			f := newFixture(t, objects.ReadyLedger("n"), objects.ReadyLedger("m"), third)
 			if tt.held {
 				third = f.ledger("k")
 				grants.Hold(third, "gang", f.clock.Now().Add(HoldFor), r.UID)
@@ -66,10 +66,10 @@ func TestReserve(t *testing.T) {
 
 // A ledger that has changed since the decision gets nothing.
 func TestReserveConflict(t *testing.T) {
-	p, q := newPod("p"), newPod("q")
-	f := newFixture(t, newLedger("n"), newLedger("m"))
+	p, q := objects.Halves("p", "c"), objects.Halves("q", "c")
+	f := newFixture(t, objects.ReadyLedger("n"), objects.ReadyLedger("m"))
 	choices := []Assignment{f.choice(p, "n"), f.choice(q, "m")}
-	f.behind(objects.Grant(f.ledger("m"), newPod("other"), on{"c": 0}))
+	f.behind(objects.Grant(f.ledger("m"), objects.Halves("other", "c"), on{"c": 0}))
 	members := []*Pending{{Pod: p, Node: "n"}, {Pod: q, Node: "m"}}
 	if err := f.Reserve(t.Context(), "gang", members, choices); !errors.Is(err, queue.ErrAgain) {
 		t.Errorf("error %v", err)
@@ -92,7 +92,7 @@ func TestCommit(t *testing.T) {
 	}{
 		{"all are held", func(*fixture) {}, false, 2, nil},
 		{"one is granted already", func(f *fixture) {
-			f.must(f.Commit(t.Context(), []*Pending{{Pod: newPod("q"), Node: "m"}}))
+			f.must(f.Commit(t.Context(), []*Pending{{Pod: objects.Halves("q", "c"), Node: "m"}}))
 		}, false, 1, nil},
 		{"one has lost its slices", func(f *fixture) {
 			l := f.ledger("m")
@@ -109,8 +109,8 @@ func TestCommit(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			members := []*Pending{{Pod: newPod("p"), Node: "n"}, {Pod: newPod("q"), Node: "m"}}
-			f := newFixture(t, newLedger("n"), newLedger("m"))
+			members := []*Pending{{Pod: objects.Halves("p", "c"), Node: "n"}, {Pod: objects.Halves("q", "c"), Node: "m"}}
+			f := newFixture(t, objects.ReadyLedger("n"), objects.ReadyLedger("m"))
 			f.must(f.Reserve(t.Context(), "gang", members, []Assignment{f.choice(members[0].Pod, "n"), f.choice(members[1].Pod, "m")}))
 			tt.setup(f)
 			f.updates = 0

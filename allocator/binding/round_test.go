@@ -22,7 +22,7 @@ func (f *fixture) free(node string) v1alpha1.Percent {
 // grant decides on a pod that the cache has.
 func (f *fixture) grant(r *Round, name, node string) *Pending {
 	f.t.Helper()
-	p := f.Cache.Current(newPod(name))
+	p := f.Cache.Current(objects.Halves(name, "c"))
 	r.Begin(p)
 	c := f.choice(p, node)
 	pending, err := r.Grant(&c)
@@ -32,7 +32,7 @@ func (f *fixture) grant(r *Round, name, node string) *Pending {
 
 // A grant counts from the decision on, and is written with all others of its ledger at once.
 func TestRound(t *testing.T) {
-	f := newFixture(t, newLedger("n"), newPod("p"), newPod("q"))
+	f := newFixture(t, objects.ReadyLedger("n"), objects.Halves("p", "c"), objects.Halves("q", "c"))
 	r := f.NewRound()
 	pending := []*Pending{f.grant(r, "p", "n"), nil, f.grant(r, "q", "n")}
 	if f.free("n") != 0 || f.updates != 0 {
@@ -59,11 +59,11 @@ func TestFailedDraft(t *testing.T) {
 		free  v1alpha1.Percent
 	}{
 		{"refused", func(f *fixture) { f.answer = errInternal }, false, v1alpha1.WholeGPU},
-		{"another has written", func(f *fixture) { f.behind(objects.Grant(f.ledger("n"), newPod("other"), on{"c": 0})) }, true, 50},
+		{"another has written", func(f *fixture) { f.behind(objects.Grant(f.ledger("n"), objects.Halves("other", "c"), on{"c": 0})) }, true, 50},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFixture(t, newLedger("n"), newPod("p"), newPod("q"))
+			f := newFixture(t, objects.ReadyLedger("n"), objects.Halves("p", "c"), objects.Halves("q", "c"))
 			r := f.NewRound()
 			p := f.grant(r, "p", "n")
 			tt.fail(f)
@@ -88,9 +88,9 @@ func TestFailedDraft(t *testing.T) {
 
 // A decision on a version that is not the newest any more is made again.
 func TestGrantOnOldVersion(t *testing.T) {
-	f := newFixture(t, newLedger("n"), newPod("p"))
-	c := f.choice(f.Cache.Current(newPod("p")), "n")
-	f.behind(objects.Grant(f.ledger("n"), newPod("other"), on{"c": 0}))
+	f := newFixture(t, objects.ReadyLedger("n"), objects.Halves("p", "c"))
+	c := f.choice(f.Cache.Current(objects.Halves("p", "c")), "n")
+	f.behind(objects.Grant(f.ledger("n"), objects.Halves("other", "c"), on{"c": 0}))
 	f.Handlers.SetLedger(f.ledger("n"))
 	r := f.NewRound()
 	if p, err := r.Grant(&c); p != nil || !errors.Is(err, queue.ErrAgain) {
@@ -105,7 +105,7 @@ func TestGrantOnOldVersion(t *testing.T) {
 // left.
 func TestDeletedInRound(t *testing.T) {
 	for _, written := range []bool{false, true} {
-		f := newFixture(t, newLedger("n"), newPod("p"))
+		f := newFixture(t, objects.ReadyLedger("n"), objects.Halves("p", "c"))
 		r := f.NewRound()
 		p := f.grant(r, "p", "n")
 		if !written {

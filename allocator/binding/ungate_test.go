@@ -22,14 +22,14 @@ import (
 // A pod gets what its ledger has for it, and the pin beside the affinity that it has, of which the
 // cache does not have all.
 func TestUngate(t *testing.T) {
-	p := newPod("p")
+	p := objects.Halves("p", "c")
 	objects.Near("x")(p)
 	p.Spec.Affinity.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.WeightedPodAffinityTerm{
 		{Weight: 1, PodAffinityTerm: p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0]}}
 	p.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{
 		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1}}}
 	want := podstate.PinTo(p.Spec.Affinity.DeepCopy(), "n")
-	f := newFixture(t, objects.Grant(newLedger("n"), p, on{"c": 1}), p)
+	f := newFixture(t, objects.Grant(objects.ReadyLedger("n"), p, on{"c": 1}), p)
 	trimmed, err := podstate.Trim(f.pod("p"))
 	f.must(err)
 	f.Handlers.SetPod(trimmed.(*corev1.Pod))
@@ -50,8 +50,8 @@ func TestUngate(t *testing.T) {
 // A pod that is ungated is looked at once more, should no scheduler bind it: also where the answer
 // was lost and the next try is a conflict.
 func TestUngatedIsLookedAtAgain(t *testing.T) {
-	p := newPod("p")
-	f := newFixture(t, objects.Grant(newLedger("n"), p, on{"c": 1}), p)
+	p := objects.Halves("p", "c")
+	f := newFixture(t, objects.Grant(objects.ReadyLedger("n"), p, on{"c": 1}), p)
 	decided := f.Cache.Current(p)
 	for _, when := range []string{"ungated", "ungated before"} {
 		f.work.Clear()
@@ -82,12 +82,12 @@ func TestUngateNothingElse(t *testing.T) {
 		{"deleted", func(f *fixture) { f.must(f.api.Delete(t.Context(), f.pod("p"))) }, false, true, false},
 		{"another of its name", func(f *fixture) {
 			f.must(f.api.Delete(t.Context(), f.pod("p")))
-			p := newPod("p")
+			p := objects.Halves("p", "c")
 			p.UID = "another"
 			f.must(f.api.Create(t.Context(), p))
 			f.behind(f.pod("p")) // versions of an API server go on
 		}, false, true, true},
-		{"ungated by another leader", func(f *fixture) { f.behind(objects.Place(f.pod("p"), newLedger("m"), on{"c": 0})) }, false, true, false},
+		{"ungated by another leader", func(f *fixture) { f.behind(objects.Place(f.pod("p"), objects.ReadyLedger("m"), on{"c": 0})) }, false, true, false},
 		{"no ledger", func(f *fixture) { f.Handlers.DeleteLedger(f.known("n")) }, true, false, true},
 		{"slices taken back", func(f *fixture) { f.edit(func(l *v1alpha1.SliceLedger) { l.Spec.Devices = nil }) }, true, false, true},
 		{"slices held", func(f *fixture) {
@@ -96,8 +96,8 @@ func TestUngateNothingElse(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := newPod("p")
-			f := newFixture(t, objects.Grant(newLedger("n"), p, on{"c": 1}), p)
+			p := objects.Halves("p", "c")
+			f := newFixture(t, objects.Grant(objects.ReadyLedger("n"), p, on{"c": 1}), p)
 			decided := f.Cache.Current(p)
 			tt.setup(f)
 			f.work.Clear()
@@ -129,8 +129,8 @@ func (f *fixture) edit(change func(*v1alpha1.SliceLedger)) {
 // Where a pod was placed is an event only for one whose owner was told that it waits.
 func TestPlacedIsToldWhoWaited(t *testing.T) {
 	for _, waited := range []bool{false, true} {
-		p := newPod("p")
-		f := newFixture(t, objects.Grant(newLedger("n"), p, on{"c": 0}), p)
+		p := objects.Halves("p", "c")
+		f := newFixture(t, objects.Grant(objects.ReadyLedger("n"), p, on{"c": 0}), p)
 		events := record.NewFakeRecorder(10)
 		f.Notify.Events = events
 		if waited {
@@ -149,8 +149,8 @@ func TestPlacedIsToldWhoWaited(t *testing.T) {
 func TestPreparing(t *testing.T) {
 	place := v1alpha1.MIGPlace{Profile: 19, Start: 0, Size: 1}
 	setup := func(t *testing.T) (*fixture, *corev1.Pod) {
-		p := newPod("p")
-		l := objects.Grant(newLedger("n"), p, on{"c": 0})
+		p := objects.Halves("p", "c")
+		l := objects.Grant(objects.ReadyLedger("n"), p, on{"c": 0})
 		l.Spec.Devices[0].Slices[0].Mode, l.Spec.Devices[0].Slices[0].MIG = v1alpha1.ModeMIG, &place
 		f := newFixture(t, l, p)
 		f.must(f.Ungate(t.Context(), f.Cache.Current(p), "n"))

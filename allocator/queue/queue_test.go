@@ -50,11 +50,8 @@ func newQueue(t *testing.T) *queueInTest {
 
 // add has the cache know of a pod, and the queue.
 func (q *queueInTest) add(name string, edits ...func(*corev1.Pod)) *corev1.Pod {
-	p := objects.Single(name, objects.Share(10, 100))
-	p.UID, p.ResourceVersion = types.UID(name), "1"
-	for _, e := range edits {
-		e(p)
-	}
+	p := objects.Single(name, objects.Share(10, 100), edits...)
+	p.ResourceVersion = "1"
 	q.cache.SetPod(p)
 	q.groups.Update(p)
 	q.Update(nil, p)
@@ -264,9 +261,6 @@ func TestUnschedulableClasses(t *testing.T) {
 	}
 }
 
-// ofPriority sets a pod's priority.
-func ofPriority(p int32) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Spec.Priority = &p } }
-
 func itemsIn(items []Item) string {
 	var in []string
 	for _, it := range items {
@@ -318,7 +312,7 @@ func TestMoveElsewhere(t *testing.T) {
 	wait(q.add("0", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(q.clock.Now().Add(time.Hour)) }))
 	wait(q.add("b"))
 	wait(q.add("a"))
-	wait(q.add("first", ofPriority(1)))
+	wait(q.add("first", objects.Priority(1)))
 	q.MarkUnschedulable([]*corev1.Pod{q.add("short")}, true, "short", "why")
 	q.pop()
 	if q.MoveElsewhere(); q.pop() != "first a b 0" {
@@ -340,7 +334,7 @@ func TestMovePending(t *testing.T) {
 	q := newQueue(t)
 	const waiting = 3 * MaxMoves
 	for i := range waiting {
-		p := q.add(fmt.Sprintf("p%03d", i), ofPriority(int32(i)))
+		p := q.add(fmt.Sprintf("p%03d", i), objects.Priority(int32(i)))
 		q.MarkUnschedulable([]*corev1.Pod{p}, i%2 == 0, "short", "why")
 	}
 	q.pop()
@@ -414,14 +408,14 @@ func TestWaitingForRoom(t *testing.T) {
 	at := func(seconds int64) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.CreationTimestamp.Time = time.Unix(seconds, 0) }
 	}
-	young, old := q.add("young", ofPriority(1), at(20)), q.add("old", ofPriority(1), at(10))
-	refused := q.add("refused", ofPriority(3), at(30))
-	members := []*corev1.Pod{q.add("m0", ofPriority(2), at(15), objects.InGang("g", 2)), q.add("m1", ofPriority(2), at(5), objects.InGang("g", 2))}
+	young, old := q.add("young", objects.Priority(1), at(20)), q.add("old", objects.Priority(1), at(10))
+	refused := q.add("refused", objects.Priority(3), at(30))
+	members := []*corev1.Pod{q.add("m0", objects.Priority(2), at(15), objects.InGang("g", 2)), q.add("m1", objects.Priority(2), at(5), objects.InGang("g", 2))}
 	q.MarkUnschedulable([]*corev1.Pod{young, old}, false, "short", "why")
 	q.MarkUnschedulable([]*corev1.Pod{refused}, true, "refused", "why")
 	q.MarkUnschedulable(members, false, "gang", "why")
-	q.MarkElsewhere([]*corev1.Pod{q.add("elsewhere", ofPriority(9), at(1))}, notify.ReasonWaiting, "gang", "why")
-	q.MarkInvalid(q.add("invalid", ofPriority(9), at(1)), errors.New("wrong"))
+	q.MarkElsewhere([]*corev1.Pod{q.add("elsewhere", objects.Priority(9), at(1))}, notify.ReasonWaiting, "gang", "why")
+	q.MarkInvalid(q.add("invalid", objects.Priority(9), at(1)), errors.New("wrong"))
 	if got := itemsIn(q.WaitingForRoom()); got != "refused g old young" || q.highest() != 2*3 {
 		t.Errorf("waiting: %q, the highest %d", got, q.highest())
 	}
@@ -437,8 +431,8 @@ func TestWaitingForRoom(t *testing.T) {
 // A gang waits with the lowest priority of its members: one of a high priority lifts no others.
 func TestGangWaitsByItsLowest(t *testing.T) {
 	q := newQueue(t)
-	members := []*corev1.Pod{q.add("m0", ofPriority(9), objects.InGang("g", 2)), q.add("m1", ofPriority(0), objects.InGang("g", 2))}
-	p := q.add("p", ofPriority(1))
+	members := []*corev1.Pod{q.add("m0", objects.Priority(9), objects.InGang("g", 2)), q.add("m1", objects.Priority(0), objects.InGang("g", 2))}
+	p := q.add("p", objects.Priority(1))
 	q.MarkUnschedulable(append(members, p), false, "short", "why")
 	if got := itemsIn(q.WaitingForRoom()); got != "p g" || q.highest() != 2*1 {
 		t.Errorf("waiting: %q, the highest %d", got, q.highest())
@@ -463,7 +457,7 @@ func TestHostileOwnFirst(t *testing.T) {
 	q := newQueue(t)
 	q.cache.Priorities.Everywhere = nil
 	add := func(name, namespace string, age int64, value int32) {
-		q.MarkUnschedulable([]*corev1.Pod{q.add(name, ofPriority(value), func(p *corev1.Pod) {
+		q.MarkUnschedulable([]*corev1.Pod{q.add(name, objects.Priority(value), func(p *corev1.Pod) {
 			p.Namespace, p.CreationTimestamp.Time = namespace, time.Unix(age, 0)
 		})}, false, "short", "why")
 	}

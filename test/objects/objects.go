@@ -77,6 +77,15 @@ func Single(name string, share v1alpha1.Share, edits ...func(*corev1.Pod)) *core
 	return p
 }
 
+// Halves is a gated pod with half a device for each container.
+func Halves(name string, containers ...string) *corev1.Pod {
+	shares := map[string]v1alpha1.Share{}
+	for _, c := range containers {
+		shares[c] = Share(v1alpha1.WholeGPU/2, DeviceMiB/2)
+	}
+	return Pod(name, shares)
+}
+
 // Share is a share of one GPU.
 func Share(core v1alpha1.Percent, mem v1alpha1.MiB) v1alpha1.Share {
 	return v1alpha1.Share{GPUs: 1, Core: core, MemMiB: mem}

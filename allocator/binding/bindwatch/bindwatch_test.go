@@ -11,11 +11,12 @@ import (
 
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/test/objects"
 )
 
 // Its controller makes a refused pod again; its deletion takes the slices back.
 func TestRefusedPodWithController(t *testing.T) {
-	f := newFixture(t, refused, controlled)
+	f := newFixture(t, refused, objects.Controlled)
 	f.check(0)
 	f.again("at first", RefusedGrace)
 	f.check(RefusedGrace - time.Second)
@@ -27,7 +28,7 @@ func TestRefusedPodWithController(t *testing.T) {
 
 // One that the watch does not show as bound yet stays.
 func TestRefusedPodThatWasBound(t *testing.T) {
-	f := newFixture(t, refused, controlled)
+	f := newFixture(t, refused, objects.Controlled)
 	f.check(0)
 	f.status(false, accepted)
 	f.check(RefusedGrace)
@@ -55,7 +56,7 @@ func TestRefusedPodWithoutController(t *testing.T) {
 
 // A refusal counts from its beginning.
 func TestRefusedAgain(t *testing.T) {
-	f := newFixture(t, refused, controlled)
+	f := newFixture(t, refused, objects.Controlled)
 	f.check(0)
 	f.status(true, accepted)
 	f.check(RefusedGrace - time.Second)
@@ -72,7 +73,7 @@ func TestUnclaimed(t *testing.T) {
 	for name, has := range map[string]struct {
 		edit func(*corev1.Pod)
 		pod  bool
-	}{"with a controller": {controlled, false}, "without": {func(*corev1.Pod) {}, true}} {
+	}{"with a controller": {objects.Controlled, false}, "without": {func(*corev1.Pod) {}, true}} {
 		f := newFixture(t, unclaimed, has.edit)
 		f.check(0)
 		f.again(name, RefusedGrace)
@@ -110,7 +111,7 @@ func TestUnclaimed_WhenItHasACondition(t *testing.T) {
 
 // One that a scheduler refuses in the end has the grace of a refused one.
 func TestUnclaimedThenRefused(t *testing.T) {
-	f := newFixture(t, unclaimed, controlled)
+	f := newFixture(t, unclaimed, objects.Controlled)
 	f.check(0)
 	f.check(RefusedGrace)
 	f.told()
@@ -149,7 +150,7 @@ func TestVolumeThatNeverComes(t *testing.T) {
 
 // A deletion that comes to nothing, as where the watch is behind, is tried again.
 func TestDeletionConflicts(t *testing.T) {
-	f := newFixture(t, unclaimed, controlled)
+	f := newFixture(t, unclaimed, objects.Controlled)
 	f.check(0)
 	f.check(RefusedHold - time.Second)
 	f.status(false, func(p *corev1.Pod) { p.Status.Message = "not seen yet" })
@@ -167,7 +168,7 @@ func TestDeletionConflicts(t *testing.T) {
 
 // A failure of the scheduler's is a refusal.
 func TestSchedulerError(t *testing.T) {
-	f := newFixture(t, controlled, func(p *corev1.Pod) {
+	f := newFixture(t, objects.Controlled, func(p *corev1.Pod) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulerError}}
 	})
 	f.check(0)
@@ -178,7 +179,7 @@ func TestSchedulerError(t *testing.T) {
 // A pod that waits for the pods that it preempts is not given up, however long they take to end;
 // when the scheduler withdraws the nomination its time begins.
 func TestPreempting(t *testing.T) {
-	f := newFixture(t, refused, controlled, func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" })
+	f := newFixture(t, refused, objects.Controlled, func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" })
 	f.check(0)
 	f.check(2 * RefusedHold)
 	f.want("after long", true, true, 0)

@@ -9,11 +9,9 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/binding"
@@ -45,7 +43,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, edits ...func(*corev1.Pod)) *fixture {
 	l := objects.ReadyLedger("n")
-	p := objects.Single("p", objects.Share(50, 500))
+	p := objects.Halves("p", "c")
 	objects.Grant(l, objects.Place(p, l, on{"c": 0}), on{"c": 0})
 	for _, edit := range edits {
 		edit(p)
@@ -136,10 +134,6 @@ func (f *fixture) again(when string, want time.Duration) {
 	if got := f.work.Later[item]; got != want {
 		f.t.Errorf("%s looked at again in %v, want %v", when, got, want)
 	}
-}
-
-func controlled(p *corev1.Pod) {
-	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
 }
 
 func refused(p *corev1.Pod) {

@@ -9,10 +9,8 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -160,17 +158,6 @@ func (f *fixture) told() (once []string, others int) {
 	return once, len(f.recorder.Events)
 }
 
-func newLedger() *v1alpha1.SliceLedger { return objects.ReadyLedger("n") }
-
-// newPod is gated, with half a device for each container.
-func newPod(name string, containers ...string) *corev1.Pod {
-	shares := map[string]v1alpha1.Share{}
-	for _, c := range containers {
-		shares[c] = objects.Share(50, 500)
-	}
-	return objects.Pod(name, shares)
-}
-
 // bound places the pod, and binds it to the ledger's node.
 func bound(p *corev1.Pod, l *v1alpha1.SliceLedger, at on) *corev1.Pod {
 	objects.Place(p, l, at).Spec.NodeName = l.Name
@@ -190,9 +177,4 @@ func failing(p *corev1.Pod) *corev1.Pod {
 func running(p *corev1.Pod, l *v1alpha1.SliceLedger, ctr, uuid string) {
 	p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: ctr, ContainerID: "id", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
 	l.Status.Slices = append(l.Status.Slices, v1alpha1.SliceStatus{Pod: p.UID, Ctr: ctr, UUID: uuid})
-}
-
-func controlled(p *corev1.Pod) *corev1.Pod {
-	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
-	return p
 }

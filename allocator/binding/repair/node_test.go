@@ -33,7 +33,7 @@ func (f *fixture) reachable() *metav1.Condition {
 
 // Whether the agent is reachable is written when it changes, with the time, and once.
 func TestReachable(t *testing.T) {
-	f := newFixture(t, newLedger())
+	f := newFixture(t, objects.ReadyLedger("n"))
 	f.Agents = &agents.Agents{}
 	steps := []struct {
 		name   string
@@ -73,7 +73,7 @@ func TestReachableNotWritten(t *testing.T) {
 	if f.reconcile(0); f.statuses != 0 {
 		t.Errorf("%d writes before the agent has reported", f.statuses)
 	}
-	f = newFixture(t, newLedger())
+	f = newFixture(t, objects.ReadyLedger("n"))
 	f.Agents = &agents.Agents{}
 	l := f.ledger()
 	l.Labels = map[string]string{"a": "b"}
@@ -96,19 +96,20 @@ func TestStranded(t *testing.T) {
 		after         time.Duration
 		told, deleted bool
 	}{
-		{"with a controller", func(p *corev1.Pod) { controlled(p) }, strandedGrace, true, true},
+		{"with a controller", objects.Controlled, strandedGrace, true, true},
 		{"without a controller", func(*corev1.Pod) {}, strandedGrace, true, false},
 		{"bound when the agent was away", func(p *corev1.Pod) {
-			controlled(p).Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(start.Add(time.Minute))}}
+			objects.Controlled(p)
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(start.Add(time.Minute))}}
 		}, time.Minute + strandedGrace, true, true},
-		{"it has started", func(p *corev1.Pod) { controlled(p).Status.ContainerStatuses[0].ContainerID = "id" }, time.Hour, false, false},
-		{"not tried yet", func(p *corev1.Pod) { controlled(p).Status = corev1.PodStatus{} }, time.Hour, false, false},
+		{"it has started", func(p *corev1.Pod) { objects.Controlled(p); p.Status.ContainerStatuses[0].ContainerID = "id" }, time.Hour, false, false},
+		{"not tried yet", func(p *corev1.Pod) { objects.Controlled(p); p.Status = corev1.PodStatus{} }, time.Hour, false, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := newLedger()
+			l := objects.ReadyLedger("n")
 			l.Status.Conditions = append(l.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAgentReachable, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(start), Message: "no pod"})
-			p := failing(bound(newPod("p", "a"), l, on{"a": 0}))
+			p := failing(bound(objects.Halves("p", "a"), l, on{"a": 0}))
 			objects.Grant(l, p, on{"a": 0})
 			tt.edit(p)
 			f := newFixture(t, l, p)
@@ -134,8 +135,8 @@ func TestStranded(t *testing.T) {
 
 // Who has slices of a device that is ill is told when that begins and when it ends.
 func TestHealth(t *testing.T) {
-	l := newLedger()
-	p, well, gated := bound(newPod("p", "a", "b"), l, on{"a": 0, "b": 0}), bound(newPod("well", "a"), l, on{"a": 1}), newPod("gated", "a")
+	l := objects.ReadyLedger("n")
+	p, well, gated := bound(objects.Halves("p", "a", "b"), l, on{"a": 0, "b": 0}), bound(objects.Halves("well", "a"), l, on{"a": 1}), objects.Halves("gated", "a")
 	objects.Grant(objects.Grant(objects.Grant(l, p, on{"a": 0, "b": 0}), well, on{"a": 1}), gated, on{"a": 0})
 	f := newFixture(t, l, p, well, gated)
 	device := func(healthy bool, reason string) func() {
@@ -194,9 +195,9 @@ func TestHealth(t *testing.T) {
 // A pod that requires a topology is told when its devices no longer have it, and when they have
 // it again. One that only prefers it is not.
 func TestTopologyLost(t *testing.T) {
-	l := newLedger()
+	l := objects.ReadyLedger("n")
 	l.Status.Topology = &v1alpha1.TopologyStatus{NVLink: []v1alpha1.DeviceSet{"0-1"}}
-	requires, prefers := bound(newPod("requires", "a", "b"), l, on{"a": 0, "b": 1}), bound(newPod("prefers", "a", "b"), l, on{"a": 0, "b": 1})
+	requires, prefers := bound(objects.Halves("requires", "a", "b"), l, on{"a": 0, "b": 1}), bound(objects.Halves("prefers", "a", "b"), l, on{"a": 0, "b": 1})
 	requires.Annotations[v1alpha1.AnnotationTopology], prefers.Annotations[v1alpha1.AnnotationTopology] = "nvlink:required", "nvlink"
 	objects.Grant(objects.Grant(l, requires, on{"a": 0, "b": 1}), prefers, on{"a": 0, "b": 1})
 	f := newFixture(t, l, requires, prefers)

@@ -31,10 +31,10 @@ import (
 
 // All that no container will use again is taken back in one write, and nothing else is.
 func TestTakenBack(t *testing.T) {
-	l := newLedger()
+	l := objects.ReadyLedger("n")
 	var pods []*corev1.Pod
 	add := func(name string, edit func(*corev1.Pod)) {
-		p := newPod(name, "c")
+		p := objects.Halves(name, "c")
 		objects.Grant(l, p, on{"c": len(pods) % 2})
 		if edit != nil {
 			edit(p)
@@ -56,7 +56,7 @@ func TestTakenBack(t *testing.T) {
 	l.Status.Released = []types.UID{"released", "released-before"}
 	grants.Hold(l, "a", start, "late")
 	grants.Hold(l, "b", start.Add(10*time.Second), "held")
-	objects.Grant(l, newPod("unknown", "c"), on{"c": 0})
+	objects.Grant(l, objects.Halves("unknown", "c"), on{"c": 0})
 
 	f := newFixture(t, l, pods...)
 	f.handlers.DeletePod(f.pod("deleted"), true)
@@ -87,7 +87,7 @@ func TestTakenBack(t *testing.T) {
 
 // A ledger that is gone is nobody's work.
 func TestNoLedger(t *testing.T) {
-	f := newFixture(t, newLedger())
+	f := newFixture(t, objects.ReadyLedger("n"))
 	f.handlers.DeleteLedger(f.ledger())
 	if f.reconcile(0); f.specs+f.statuses != 0 {
 		t.Errorf("%d writes", f.specs+f.statuses)
@@ -115,7 +115,7 @@ func TestReassign(t *testing.T) {
 			l.Status.Devices[1].Healthy = false
 		}, nil, first},
 		{"no room", func(l *v1alpha1.SliceLedger) {
-			objects.Grant(l, newPod("other", "c"), on{"c": 1})
+			objects.Grant(l, objects.Halves("other", "c"), on{"c": 1})
 			ill(l)
 		}, nil, first},
 		{"not tried yet", ill, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Status = corev1.PodStatus{} }, first},
@@ -126,8 +126,8 @@ func TestReassign(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := newLedger()
-			p := failing(bound(newPod("p", "a", "b"), l, on{"a": 0, "b": 1}))
+			l := objects.ReadyLedger("n")
+			p := failing(bound(objects.Halves("p", "a", "b"), l, on{"a": 0, "b": 1}))
 			objects.Grant(l, p, on{"a": 0, "b": 1})
 			if tt.fail(l); tt.edit != nil {
 				tt.edit(p, l)
@@ -158,7 +158,9 @@ func TestReassignFollowsCPUs(t *testing.T) {
 			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", ContainerID: "id", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 		}, "GPU-n-2"},
 		{"the device there is ill", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Devices[2].Healthy = false }, first},
-		{"no room there", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { objects.Grant(l, newPod("other", "c"), on{"c": 2}) }, first},
+		{"no room there", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
+			objects.Grant(l, objects.Halves("other", "c"), on{"c": 2})
+		}, first},
 		{"the node has it in use", func(l *v1alpha1.SliceLedger, p *corev1.Pod) {
 			l.Status.Slices = append(l.Status.Slices, v1alpha1.SliceStatus{Pod: p.UID, Ctr: "a", UUID: first})
 		}, first},
@@ -169,14 +171,14 @@ func TestReassignFollowsCPUs(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := newLedger()
+			l := objects.ReadyLedger("n")
 			third := l.Status.Devices[1]
 			third.UUID, third.Index = "GPU-n-2", 2
 			l.Status.Devices = append(l.Status.Devices, third)
 			for i, node := range []int32{0, 0, 1} {
 				l.Status.Devices[i].NUMA = &node
 			}
-			p := failing(bound(newPod("p", "a", "b"), l, on{"a": 0, "b": 0}))
+			p := failing(bound(objects.Halves("p", "a", "b"), l, on{"a": 0, "b": 0}))
 			objects.Grant(l, p, on{"a": 0, "b": 0})
 			l.Status.Misaligned = []v1alpha1.MisalignedPod{{Pod: p.UID, NUMA: 1}}
 			if tt.edit != nil {
@@ -217,7 +219,7 @@ func TestReassign_WhenTheOtherDeviceIsSmaller(t *testing.T) {
 			"a 50+495 limiter reuses 10+99;c 10+99 limiter;"},
 		"no room": {map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 50, MemMiB: 995}}, ""},
 	} {
-		l := newLedger()
+		l := objects.ReadyLedger("n")
 		p := objects.Pod("p", tt.shares)
 		at := on{}
 		for ctr := range tt.shares {
@@ -252,11 +254,11 @@ func TestReassign_WhenTheOtherDeviceIsSmaller(t *testing.T) {
 // A container whose devices are healthy may be started this moment: it stays where it is,
 // also where all would fit better elsewhere.
 func TestReassignLeavesHealthyDevices(t *testing.T) {
-	l := newLedger()
+	l := objects.ReadyLedger("n")
 	third := l.Status.Devices[1]
 	third.UUID, third.Index = "GPU-n-2", 2
 	l.Status.Devices = append(l.Status.Devices, third)
-	p := failing(bound(newPod("p", "a", "b"), l, on{"a": 0, "b": 2}))
+	p := failing(bound(objects.Halves("p", "a", "b"), l, on{"a": 0, "b": 2}))
 	objects.Grant(l, p, on{"a": 0, "b": 2})
 	l.Status.Devices[0].Healthy = false
 	f := newFixture(t, l, p)
@@ -268,7 +270,7 @@ func TestReassignLeavesHealthyDevices(t *testing.T) {
 
 // Slices that were lost go back, first those of what runs, and last what has to move.
 func TestRestore(t *testing.T) {
-	whole := func(name string) *corev1.Pod { return newPod(name, "a", "b") }
+	whole := func(name string) *corev1.Pod { return objects.Halves(name, "a", "b") }
 	one := on{"a": 0, "b": 0}
 	tests := []struct {
 		name string
@@ -279,7 +281,7 @@ func TestRestore(t *testing.T) {
 		told int
 	}{
 		{"two that do not run", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
-			return []*corev1.Pod{bound(newPod("p", "a"), l, on{"a": 0}), bound(newPod("q", "a"), l, on{"a": 1})}
+			return []*corev1.Pod{bound(objects.Halves("p", "a"), l, on{"a": 0}), bound(objects.Halves("q", "a"), l, on{"a": 1})}
 		}, map[string]string{"p": first, "q": second}, 0},
 		{"one that runs and an older one of the same device", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
 			older, runs := bound(whole("older"), l, one), bound(whole("runs"), l, one)
@@ -289,23 +291,23 @@ func TestRestore(t *testing.T) {
 			return []*corev1.Pod{older, runs}
 		}, map[string]string{"older": "", "runs": first}, 0},
 		{"one whose device is gone and one of the other", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
-			moves, stays := bound(newPod("moves", "a"), l, on{"a": 0}), bound(newPod("stays", "a"), l, on{"a": 1})
+			moves, stays := bound(objects.Halves("moves", "a"), l, on{"a": 0}), bound(objects.Halves("stays", "a"), l, on{"a": 1})
 			l.Status.Devices = l.Status.Devices[1:]
 			return []*corev1.Pod{moves, stays}
 		}, map[string]string{"moves": second, "stays": second}, 1},
 		{"one whose device is gone and no room", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
-			moves, stays := bound(newPod("moves", "a"), l, on{"a": 0}), bound(whole("stays"), l, on{"a": 1, "b": 1})
+			moves, stays := bound(objects.Halves("moves", "a"), l, on{"a": 0}), bound(whole("stays"), l, on{"a": 1, "b": 1})
 			l.Status.Devices = l.Status.Devices[1:]
 			return []*corev1.Pod{moves, stays}
 		}, map[string]string{"moves": "", "stays": second}, 0},
 		{"one that runs elsewhere than it is granted", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
-			p := bound(newPod("p", "a"), l, on{"a": 0})
+			p := bound(objects.Halves("p", "a"), l, on{"a": 0})
 			objects.Grant(l, p, on{"a": 1})
 			running(p, l, "a", first)
 			return []*corev1.Pod{p}
 		}, map[string]string{"p": first}, 0},
 		{"one that was granted less, and cannot start", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
-			p := failing(bound(newPod("p", "a"), l, on{"a": 0}))
+			p := failing(bound(objects.Halves("p", "a"), l, on{"a": 0}))
 			objects.Grant(l, p, on{"a": 0})
 			l.Spec.Devices[0].Slices[0].Core = 10
 			return []*corev1.Pod{p}
@@ -313,7 +315,7 @@ func TestRestore(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := newLedger()
+			l := objects.ReadyLedger("n")
 			pods := tt.lose(l)
 			f := newFixture(t, l, pods...)
 			f.reconcile(0)
@@ -340,7 +342,7 @@ func TestRestore(t *testing.T) {
 // is said after a few tries, and is tried again with growing pauses, at most 5 minutes.
 func TestRefusedWrites(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "any"}, "any", errors.New("no patches on Fridays"))
-	l := newLedger()
+	l := objects.ReadyLedger("n")
 	var pods []*corev1.Pod
 	for _, name := range []string{"p", "q"} {
 		p := objects.Single(name, objects.Share(30, 300))
@@ -391,7 +393,7 @@ func TestRefusedWrites(t *testing.T) {
 
 // A ledger whose spec is refused does not keep pods from their conditions.
 func TestRefusedSpec(t *testing.T) {
-	l := newLedger()
+	l := objects.ReadyLedger("n")
 	p := objects.Single("p", objects.Share(30, 300))
 	objects.Grant(l, objects.Place(p, l, on{"c": 0}), on{"c": 0})
 	p.Spec.NodeName = "n"

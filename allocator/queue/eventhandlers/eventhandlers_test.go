@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
 
@@ -36,11 +35,8 @@ func newHandlers(t *testing.T) (*Handlers, queue.Work) {
 }
 
 func pod(name, version string, edits ...func(*corev1.Pod)) *corev1.Pod {
-	p := objects.Single(name, objects.Share(10, 100))
-	p.UID, p.ResourceVersion = types.UID(name), version
-	for _, e := range edits {
-		e(p)
-	}
+	p := objects.Single(name, objects.Share(10, 100), edits...)
+	p.ResourceVersion = version
 	return p
 }
 

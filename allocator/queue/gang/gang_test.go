@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/api/podrequest"
@@ -16,13 +15,7 @@ import (
 )
 
 func member(name string, total int, edits ...func(*corev1.Pod)) *corev1.Pod {
-	p := objects.Single(name, objects.Share(10, 100))
-	p.UID = types.UID(name)
-	objects.InGang("g", total)(p)
-	for _, e := range edits {
-		e(p)
-	}
-	return p
+	return objects.Single(name, objects.Share(10, 100), append([]func(*corev1.Pod){objects.InGang("g", total)}, edits...)...)
 }
 
 func ungated(p *corev1.Pod) { p.Spec.SchedulingGates = nil }

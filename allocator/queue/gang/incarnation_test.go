@@ -14,7 +14,6 @@ import (
 
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/api/podrequest"
-	"vernier.dev/vernier/test/objects"
 )
 
 // by makes the pod a controller's, of a name and a UID.
@@ -29,13 +28,7 @@ func by(name, uid string) func(*corev1.Pod) {
 func TestCurrentIncarnation(t *testing.T) {
 	at := func(s int64) metav1.Time { return metav1.NewTime(time.Unix(s, 0)) }
 	pod := func(name string, created int64, edits ...func(*corev1.Pod)) *corev1.Pod {
-		p := objects.Single(name, objects.Share(1, 1))
-		p.UID, p.CreationTimestamp = types.UID(name), at(created)
-		objects.InGang("g", 2)(p)
-		for _, e := range edits {
-			e(p)
-		}
-		return p
+		return member(name, 2, append([]func(*corev1.Pod){func(p *corev1.Pod) { p.CreationTimestamp = at(created) }}, edits...)...)
 	}
 	done := func(phase corev1.PodPhase, ended int64) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {

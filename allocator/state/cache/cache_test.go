@@ -39,11 +39,8 @@ func newCache() (*Cache, counts) {
 }
 
 func pod(name, version string, edits ...func(*corev1.Pod)) *corev1.Pod {
-	p := objects.Single(name, objects.Share(10, 100))
-	p.UID, p.ResourceVersion = types.UID(name), version
-	for _, e := range edits {
-		e(p)
-	}
+	p := objects.Single(name, objects.Share(10, 100), edits...)
+	p.ResourceVersion = version
 	return p
 }
 

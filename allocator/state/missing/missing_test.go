@@ -25,20 +25,9 @@ const (
 	second = "GPU-n-1"
 )
 
-// newPod has a container of half a device for each name.
-func newPod(name string, containers ...string) *corev1.Pod {
-	shares := map[string]v1alpha1.Share{}
-	for _, c := range containers {
-		shares[c] = objects.Share(50, 500)
-	}
-	return objects.Pod(name, shares)
-}
-
-func newLedger() *v1alpha1.SliceLedger { return objects.ReadyLedger("n") }
-
 // fill grants all of a device to another pod.
 func fill(l *v1alpha1.SliceLedger, device int) {
-	objects.Grant(l, newPod("other", "a", "b"), on{"a": device, "b": device})
+	objects.Grant(l, objects.Halves("other", "a", "b"), on{"a": device, "b": device})
 }
 
 func use(l *v1alpha1.SliceLedger, p *corev1.Pod, ctr, uuid string) {
@@ -73,8 +62,8 @@ type edit = func(*v1alpha1.SliceLedger, *corev1.Pod)
 // device, and that the ledger does not have. want is nil where f is to refuse.
 func check(t *testing.T, f func(*corev1.Pod, *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool), change edit, want map[string]string) {
 	t.Helper()
-	l := newLedger()
-	p := objects.Place(newPod("p", "a", "b"), l, on{"a": 0, "b": 1})
+	l := objects.ReadyLedger("n")
+	p := objects.Place(objects.Halves("p", "a", "b"), l, on{"a": 0, "b": 1})
 	if change != nil {
 		change(l, p)
 	}
@@ -92,7 +81,7 @@ func check(t *testing.T, f func(*corev1.Pod, *v1alpha1.SliceLedger) (*v1alpha1.S
 	if diff := cmp.Diff(want, devicesIn(now, p)); diff != "" {
 		t.Errorf("devices, -want +got:\n%s", diff)
 	}
-	other := newPod("other", "a", "b")
+	other := objects.Halves("other", "a", "b")
 	if diff := cmp.Diff(devicesIn(l, other), devicesIn(now, other)); diff != "" {
 		t.Errorf("another pod's devices, -before +now:\n%s", diff)
 	}
@@ -111,7 +100,7 @@ func TestInPlace(t *testing.T) {
 			l.Spec.Cordons = []v1alpha1.Cordon{{UUID: first}}
 		}, both},
 		{"beside another pod", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
-			objects.Grant(l, newPod("other", "a"), on{"a": 1})
+			objects.Grant(l, objects.Halves("other", "a"), on{"a": 1})
 		}, both},
 		{"no room on one of the devices", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { fill(l, 1) }, nil},
 		{"one of the devices is gone", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { lose(l) }, nil},
@@ -169,7 +158,7 @@ func TestMoved(t *testing.T) {
 			use(l, p, "b", second)
 		}), map[string]string{"a": second, "b": second}},
 		{"no room on another device", gone(func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
-			objects.Grant(l, newPod("other", "a"), on{"a": 0})
+			objects.Grant(l, objects.Halves("other", "a"), on{"a": 0})
 		}), nil},
 		{"the other device takes nothing new", gone(func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Devices[0].Healthy = false }), nil},
 		{"the other device is cordoned", gone(func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
@@ -226,8 +215,8 @@ func TestPossible(t *testing.T) {
 		{"nowhere", func(l *v1alpha1.SliceLedger) { fill(l, 0) }, false},
 	}
 	for _, tt := range tests {
-		l := newLedger()
-		p := objects.Place(newPod("p", "a"), l, on{"a": 0})
+		l := objects.ReadyLedger("n")
+		p := objects.Place(objects.Halves("p", "a"), l, on{"a": 0})
 		if tt.edit(l); Possible(p, l, nil) != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, !tt.want, tt.want)
 		}
@@ -235,8 +224,8 @@ func TestPossible(t *testing.T) {
 }
 
 func TestAttached(t *testing.T) {
-	l := newLedger()
-	p, other := newPod("p", "a"), newPod("other", "a")
+	l := objects.ReadyLedger("n")
+	p, other := objects.Halves("p", "a"), objects.Halves("other", "a")
 	objects.Grant(l, p, on{"a": 0})
 	if use(l, other, "a", first); Attached(l, p) {
 		t.Error("granted and not in use, yet attached")
@@ -261,7 +250,7 @@ func TestMovedWithinASet(t *testing.T) {
 			l.Status.Topology = &v1alpha1.TopologyStatus{NUMA: sets}
 			p.Annotations[v1alpha1.AnnotationTopology] = wish
 			// B stays, and has no room for another.
-			objects.Grant(l, newPod("beside", "a"), on{"a": 0})
+			objects.Grant(l, objects.Halves("beside", "a"), on{"a": 0})
 		}
 	}
 	check(t, moved(nil), near("numa:required", "0,2", "1"), map[string]string{"a": fourth, "b": second})
