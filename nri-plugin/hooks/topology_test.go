@@ -33,7 +33,7 @@ func TestCreateRequiredTopology(t *testing.T) {
 		says             []string
 	}{
 		"within":                         {topology: "pcie:required", status: pair},
-		"not within":                     {topology: "nvlink:required", status: pair, says: []string{v1alpha1.AnnotationTopology, "requires nvlink", gpu0 + " and " + gpu1 + " are not each linked", "delete the pod", `create it again with "nvlink"`}},
+		"not within":                     {topology: "nvlink:required", status: pair, says: []string{v1alpha1.AnnotationTopology, "requires nvlink", gpu0 + " and " + gpu1 + " are not each linked", "Delete the pod", `create it again with "nvlink"`}},
 		"another container's, within":    {topology: "pcie:required", status: pair, elsewhere: true},
 		"another container's, elsewhere": {topology: "numa:required", status: pair, elsewhere: true, says: []string{"requires numa", gpu0 + " and " + gpu1 + " are not on one NUMA node"}},
 		"nothing is known":               {topology: "pcie:required", says: []string{"requires pcie", "have more than PCIe switches between them"}},
