@@ -92,7 +92,7 @@ func TestMPSSharedMemory(t *testing.T) {
 	volume := mpsClient("shm-own", large, 1, 1024)
 	volume.Spec.Volumes = []corev1.Volume{{Name: "shm", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}}}
 	volume.Spec.Containers[0].VolumeMounts = append(volume.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "shm", MountPath: mps.SharedMemory})
-	if text := refused(t, volume); !strings.Contains(text, "remove the mount") {
+	if text := refused(t, volume); !strings.Contains(text, "Remove the mount") {
 		t.Error(text)
 	}
 
