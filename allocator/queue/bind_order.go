@@ -138,7 +138,7 @@ func (q *Queue) Blocked(pods ...*corev1.Pod) bool {
 			q.startWait(p, first)
 		}
 		q.markElsewhere(pods, notify.ReasonWaiting, "order", fmt.Sprintf(
-			"waits for%s to bind: their affinity, spread, volumes or resource claims depend on the order", name))
+			"waits for %s to bind: their affinity, spread, volumes or resource claims depend on the order", name))
 		q.addAfter(q.itemOf(pod), q.order.waits[pod.UID].left(foreign))
 		return true
 	}
