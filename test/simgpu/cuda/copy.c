@@ -157,7 +157,6 @@ FILL(8, unsigned char);
 FILL(16, unsigned short);
 FILL(32, unsigned int);
 
-
 // PyTorch does not allocate where the driver has none of it.
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t value,
                                  unsigned int flags) {
@@ -166,6 +165,8 @@ CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t val
           fill_bytes(at, 0, value, sizeof value, 1, 1));
 }
 
-SAME_CALL(cuStreamWriteValue32, cuStreamWriteValue32_v2);
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int flags) {
+    return cuStreamWriteValue32_v2(stream, at, value, flags);
+}
 PTSZ(cuStreamWriteValue32);
 PTSZ(cuStreamWriteValue32_v2);

@@ -298,9 +298,6 @@ bool graph_memory_free(struct block *b);
 #define PTSZ(name) extern __typeof__(name) name##_ptsz __attribute__((alias(#name)))
 #define PTDS(name) extern __typeof__(name) name##_ptds __attribute__((alias(#name)))
 
-// Another name of the same call.
-#define SAME_CALL(name, other) extern __typeof__(other) name __attribute__((alias(#other)))
-
 #define INITIALIZED \
     if (!me) return CUDA_ERROR_NOT_INITIALIZED
 

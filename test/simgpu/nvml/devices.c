@@ -165,6 +165,10 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int len
     return copy_text(name, length, text);
 }
 
-OLDER(nvmlDeviceGetCount, nvmlDeviceGetCount_v2);
-OLDER(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2);
-OLDER(nvmlDeviceGetHandleByPciBusId, nvmlDeviceGetHandleByPciBusId_v2);
+nvmlReturn_t nvmlDeviceGetCount(unsigned int *count) { return nvmlDeviceGetCount_v2(count); }
+nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device) {
+    return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *device) {
+    return nvmlDeviceGetHandleByPciBusId_v2(id, device);
+}

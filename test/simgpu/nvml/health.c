@@ -66,7 +66,9 @@ nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, u
     return NVML_SUCCESS;
 }
 
-OLDER(nvmlDeviceGetMaxClockInfo, nvmlDeviceGetClockInfo);
+nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz) {
+    return nvmlDeviceGetClockInfo(device, type, mhz);
+}
 
 nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t mode) {
     struct target t;

@@ -85,7 +85,9 @@ nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
     return NVML_SUCCESS;
 }
 
-OLDER(nvmlSystemGetCudaDriverVersion, nvmlSystemGetCudaDriverVersion_v2);
+nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
+    return nvmlSystemGetCudaDriverVersion_v2(version);
+}
 
 nvmlReturn_t nvmlSystemGetDriverBranch(nvmlSystemDriverBranchInfo_t *info, unsigned int length) {
     NEED(info);

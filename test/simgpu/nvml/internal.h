@@ -71,7 +71,4 @@ bool mismatched(const struct sim_state *s);
         return NVML_SUCCESS;                               \
     }
 
-// Another name of the same call, as of an earlier version.
-#define OLDER(name, same) extern __typeof__(same) name __attribute__((alias(#same)))
-
 #endif

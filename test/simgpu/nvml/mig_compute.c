@@ -228,4 +228,6 @@ nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t compute_instanc
     return NVML_SUCCESS;
 }
 
-OLDER(nvmlComputeInstanceGetInfo, nvmlComputeInstanceGetInfo_v2);
+nvmlReturn_t nvmlComputeInstanceGetInfo(nvmlComputeInstance_t instance, nvmlComputeInstanceInfo_t *info) {
+    return nvmlComputeInstanceGetInfo_v2(instance, info);
+}

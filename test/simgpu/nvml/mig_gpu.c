@@ -107,7 +107,9 @@ nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, 
     return NVML_SUCCESS;
 }
 
-OLDER(nvmlDeviceGetGpuInstancePossiblePlacements, nvmlDeviceGetGpuInstancePossiblePlacements_v2);
+nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements(nvmlDevice_t device, unsigned int id, nvmlGpuInstancePlacement_t *placements, unsigned int *count) {
+    return nvmlDeviceGetGpuInstancePossiblePlacements_v2(device, id, placements, count);
+}
 
 // fits reports whether profile p may be placed at start beside d's instances.
 static bool fits(struct sim_device *d, const struct sim_model *m, const struct sim_profile *p,

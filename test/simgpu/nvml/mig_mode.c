@@ -112,4 +112,6 @@ nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttribute
     return NVML_SUCCESS;
 }
 
-OLDER(nvmlDeviceGetAttributes, nvmlDeviceGetAttributes_v2);
+nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes) {
+    return nvmlDeviceGetAttributes_v2(device, attributes);
+}
