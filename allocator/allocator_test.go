@@ -90,7 +90,7 @@ func TestDeposedLeader_WhenPodIsUngated_ReleasesNothing(t *testing.T) {
 	for s.step() {
 	}
 	if len(s.devicesOf("n0", "p")) == 0 {
-		t.Error("Invariant 6: the slices of a pod that was let go were taken back")
+		t.Error("Invariant 6: the slices of a pod that was ungated were taken back")
 	}
 }
 
@@ -146,7 +146,7 @@ func TestDiagnosis_WhenManyNodesLackCPU_IsBounded(t *testing.T) {
 	s.work()
 	want := fmt.Sprintf("%d node(s) have the devices, but the scheduler would refuse them: %d Insufficient cpu, 1 node(s) were unschedulable, and %d more that lack CPU or memory",
 		nodes, scheduling.MaxWords, nodes-1-scheduling.MaxWords)
-	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], want) {
+	if got := s.newEvents(); len(got) != 1 || !strings.Contains(got[0], want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := measured(t, "nodes_judged_sum") - judged; got != scheduling.MaxWords+1 {
@@ -189,7 +189,7 @@ func TestDiagnosis_WhenReasonChanges_IsSent(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("p", 50, 100, objects.CPU("100"))
 	s.work()
-	s.told()
+	s.newEvents()
 	undo := func() {}
 	cpu, unschedulable := "1 Insufficient cpu", "1 node(s) were unschedulable"
 	for _, want := range []string{unschedulable, cpu, unschedulable, cpu, unschedulable} {
@@ -204,8 +204,8 @@ func TestDiagnosis_WhenReasonChanges_IsSent(t *testing.T) {
 	undo()
 	s.pass(queue.RefusedDelay)
 	s.pass(notify.RepeatAfter - queue.RefusedDelay)
-	if got, told := s.judgedInFiveLooks(), s.told(); got != 0 || len(told) > 0 {
-		t.Errorf("asked %v times right after it was found out; told %q", got, told)
+	if got, sent := s.judgedInFiveLooks(), s.newEvents(); got != 0 || len(sent) > 0 {
+		t.Errorf("asked %v times right after it was found out; events %q", got, sent)
 	}
 	// It was told four minutes ago then, for the third time.
 	s.pass(notify.RepeatAfter)
@@ -219,17 +219,17 @@ func TestEvents_WhenReasonStays_AreNotRepeated(t *testing.T) {
 	s.add("full", 90, 900)
 	s.add("full2", 90, 900)
 	s.work()
-	s.told()
+	s.newEvents()
 	s.add("p", 50, 100)
 	s.work()
-	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], "needs 50 % compute and 100 MiB on one GPU; nearest: n0 GPU 0 has 10 % and 100 MiB free") {
+	if got := s.newEvents(); len(got) != 1 || !strings.Contains(got[0], "needs 50 % compute and 100 MiB on one GPU; nearest: n0 GPU 0 has 10 % and 100 MiB free") {
 		t.Fatalf("%q", got)
 	}
 	s.lookAgain()
 	s.says()
 	s.add("small", 5, 50)
 	s.work()
-	s.told()
+	s.newEvents()
 	s.lookAgain()
 	s.says()
 	s.clock.Step(notify.RepeatAfter)
@@ -253,13 +253,13 @@ func TestUnschedulable_WhenPinned_IsGivenUp(t *testing.T) {
 	s.work()
 	s.unschedulable("alone")
 	s.unschedulable("controlled")
-	s.told()
+	s.newEvents()
 	s.pass(bindwatch.RefusedGrace - time.Second)
-	if got := s.told(); len(got) != 0 || s.get("controlled") == nil {
+	if got := s.newEvents(); len(got) != 0 || s.get("controlled") == nil {
 		t.Fatalf("given up before the time: %q", got)
 	}
 	s.pass(time.Second)
-	if got := s.told(); len(got) != 2 || !strings.Contains(got[0], "free what it lacks") || !strings.Contains(got[1], "controller creates it again") {
+	if got := s.newEvents(); len(got) != 2 || !strings.Contains(got[0], "free what it lacks") || !strings.Contains(got[1], "controller creates it again") {
 		t.Errorf("%q", got)
 	}
 	if n := measured(t, "pin_refusals_total") - counted; n != 2 {
@@ -275,7 +275,7 @@ func TestUnschedulable_WhenPinned_IsGivenUp(t *testing.T) {
 	s.unschedulable("alone")
 	s.bind()
 	s.work()
-	if got := s.told(); len(got) != 0 || len(s.allocator.bindwatch.Remembered()) != 0 {
+	if got := s.newEvents(); len(got) != 0 || len(s.allocator.bindwatch.Remembered()) != 0 {
 		t.Errorf("%q, or a refusal is kept", got)
 	}
 }

@@ -30,7 +30,7 @@ func newBarredStage(t *testing.T) *stage {
 		s.add(name, 60, 600, objects.Labelled("x"), finalized)
 	}
 	s.work()
-	s.told()
+	s.newEvents()
 	s.add("high", 60, 600, objects.Priority(10))
 	s.work()
 	s.evicts()
@@ -133,16 +133,16 @@ func TestPreemption_WhenABudgetFlaps(t *testing.T) {
 // nobody to evict.
 func TestPreemption_WhenAWebhookRefuses(t *testing.T) {
 	s := newBarredStage(t)
-	s.told()
+	s.newEvents()
 	s.refusing("evict", "low0", "low1")
 	was, is := s.allow(1)
 	s.allocator.Changed(was, is)
 	for range 3 {
 		s.pass(preemption.RetryAfter)
 	}
-	told := strings.Join(s.told(), "\n")
-	if !strings.Contains(told, "the API server has refused to evict pod low") || strings.Contains(told, "allows 1 evictions") || !strings.Contains(told, "no patches on Fridays") {
-		t.Errorf("told %q", told)
+	sent := strings.Join(s.newEvents(), "\n")
+	if !strings.Contains(sent, "the API server has refused to evict pod low") || strings.Contains(sent, "allows 1 evictions") || !strings.Contains(sent, "no patches on Fridays") {
+		t.Errorf("events %q", sent)
 	}
 }
 
@@ -176,8 +176,8 @@ func TestPreemption_WhenABudgetIsOfAnotherNamespace(t *testing.T) {
 	}
 	s.add("high", 60, 600, objects.Priority(10))
 	s.work()
-	told := strings.Join(s.told(), "\n")
-	if strings.Contains(told, "secret") || !strings.Contains(told, "cannot leave: PodDisruptionBudgets of other namespaces") {
-		t.Errorf("told %q", told)
+	sent := strings.Join(s.newEvents(), "\n")
+	if strings.Contains(sent, "secret") || !strings.Contains(sent, "cannot leave: PodDisruptionBudgets of other namespaces") {
+		t.Errorf("events %q", sent)
 	}
 }

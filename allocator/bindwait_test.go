@@ -53,7 +53,10 @@ func (s *stage) waitsFor(want time.Duration, names ...string) {
 	}
 	s.pass(time.Millisecond)
 	if got := s.atTheGate(names...); got != "" {
-		s.t.Fatalf("at the gate after %v: %q; told %q", want, got, s.told())
+		s.t.Fatalf("at the gate after %v: %q; events %q", want, got, s.newEvents())
+	}
+	if n := s.allocator.queue.BindWaits(); n > 0 {
+		s.t.Errorf("%d waits are remembered of pods that were placed", n)
 	}
 }
 
@@ -141,8 +144,8 @@ func TestWaitTellsNoForeignName(t *testing.T) {
 	s.work()
 	s.forget(own.Name)
 	s.pass(time.Second)
-	if got := fmt.Sprint(s.told()); strings.Contains(got, "secret") || !strings.Contains(got, "waits for a pod of another namespace to bind") {
-		t.Errorf("told %s", got)
+	if got := fmt.Sprint(s.newEvents()); strings.Contains(got, "secret") || !strings.Contains(got, "waits for a pod of another namespace to bind") {
+		t.Errorf("events %s", got)
 	}
 }
 
@@ -264,7 +267,7 @@ func TestPodThatIsNotWaitedForTakes(t *testing.T) {
 			s.pass(queue.MaxWaitAcross)
 			at := podstate.TargetNode(s.get("never"))
 			if got, want := podstate.TargetNode(s.get("p")), map[string]string{"n0": "n1", "n1": "n0"}[at]; got != want {
-				t.Errorf("placed on %q, want %s, since the other takes that of %s; told %q", got, want, at, s.told())
+				t.Errorf("placed on %q, want %s, since the other takes that of %s; events %q", got, want, at, s.newEvents())
 			}
 			s.add("q", 10, 100, edit, objects.InNamespace("third"))
 			s.work()
@@ -276,7 +279,7 @@ func TestPodThatIsNotWaitedForTakes(t *testing.T) {
 			s.pass(queue.RefusedDelay)
 			s.pass(queue.MaxWaitAcross)
 			if got := podstate.TargetNode(s.get("q")); got != at {
-				t.Errorf("placed on %q when the first is gone, want %s; told %q", got, at, s.told())
+				t.Errorf("placed on %q when the first is gone, want %s; events %q", got, at, s.newEvents())
 			}
 		})
 	}

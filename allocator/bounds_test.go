@@ -177,8 +177,8 @@ func TestHearingIsBounded(t *testing.T) {
 	})
 	s.says()
 	s.pass(notify.SyncAgain)
-	if told := s.told(); about(told, notify.ReasonWaiting) != 1 {
-		t.Errorf("told %q, want that it waits", told)
+	if sent := s.newEvents(); about(sent, notify.ReasonWaiting) != 1 {
+		t.Errorf("events %q, want that it waits", sent)
 	}
 }
 
@@ -190,9 +190,9 @@ func TestNoteIsBounded(t *testing.T) {
 		p.Annotations[v1alpha1.AnnotationGPUModel] = strings.Repeat("modèle,", 400)
 	})
 	s.work()
-	told := s.told()
-	if about(told, notify.ReasonInvalid) != 1 || len(told[0]) > 1024+len("Warning VernierInvalid ") {
-		t.Errorf("told %q, want what is wrong, in 1024 bytes", told)
+	sent := s.newEvents()
+	if about(sent, notify.ReasonInvalid) != 1 || len(sent[0]) > 1024+len("Warning VernierInvalid ") {
+		t.Errorf("events %q, want what is wrong, in 1024 bytes", sent)
 	}
 }
 

@@ -35,8 +35,8 @@ func TestClassIsDeleted(t *testing.T) {
 			s.work()
 			s.says()
 			s.pass(queue.ElsewherePatience)
-			if told := strings.Join(s.told(), "; "); !strings.Contains(told, "container c asks for units of GPUClass silver: there is no such GPUClass; the pod waits until there is") {
-				t.Errorf("told %q", told)
+			if sent := strings.Join(s.newEvents(), "; "); !strings.Contains(sent, "container c asks for units of GPUClass silver: there is no such GPUClass; the pod waits until there is") {
+				t.Errorf("events %q", sent)
 			}
 			s.classes.Put(&worldClasses[1])
 			s.allocator.ClassesChanged()

@@ -63,8 +63,8 @@ func TestFlow(t *testing.T) {
 	s.awaitPlaced("after")
 	// Who was told that a pod waits is told that it no longer does, and nobody else.
 	s.awaitEvent("d", notify.ReasonPlaced, "("+d+"), 30 % compute and 400 MiB, limiter")
-	if told := s.events("a"); len(told) > 0 {
-		t.Errorf("pod a was placed at once, and its owner was told %v", told)
+	if sent := s.events("a"); len(sent) > 0 {
+		t.Errorf("pod a was placed at once, and its owner was events %v", sent)
 	}
 
 	// A pod that was deleted while it waited to be bound needs no word of the node.
@@ -119,7 +119,7 @@ func TestGatesAndFilters(t *testing.T) {
 	s.addPod("part", objects.Share(10, 100), objects.Annotated(v1alpha1.AnnotationMode, "exclusive"))
 	s.awaitEvent("part", notify.ReasonInvalid, "annotation vernier.dev/mode: container train asks for a part of a GPU")
 	if !podstate.Gated(s.pod("odd")) || !podstate.Gated(s.pod("part")) {
-		t.Error("a pod that cannot be read was let go")
+		t.Error("a pod that cannot be read was ungated")
 	}
 }
 

@@ -33,17 +33,17 @@ func TestUnschedulable_WhenHeldTooLong_ReleasesSlices(t *testing.T) {
 		if !podstate.Gated(s.get("next")) || len(s.devicesOf("n0", "alone")) == 0 {
 			t.Fatal("given back before the time")
 		}
-		s.told()
+		s.newEvents()
 		s.pass(time.Second)
 		if podstate.Gated(s.get("next")) || len(s.devicesOf("n0", "alone")) > 0 {
-			t.Fatalf("Invariant 6: a pod that is never bound keeps its slices, or its place: %q", s.told())
+			t.Fatalf("Invariant 6: a pod that is never bound keeps its slices, or its place: %q", s.newEvents())
 		}
-		if got := s.told(); !slices.ContainsFunc(got, func(e string) bool { return strings.Contains(e, "its slices are given back") }) {
+		if got := s.newEvents(); !slices.ContainsFunc(got, func(e string) bool { return strings.Contains(e, "its slices are given back") }) {
 			t.Errorf("%q", got)
 		}
 		// Nothing is taken twice, and nothing comes back by itself.
 		s.pass(bindwatch.RefusedHold)
-		if got := s.told(); len(got) != 0 || len(s.devicesOf("n0", "alone")) > 0 {
+		if got := s.newEvents(); len(got) != 0 || len(s.devicesOf("n0", "alone")) > 0 {
 			t.Errorf("after ten more minutes: %q", got)
 		}
 		if roomAgain {

@@ -168,7 +168,7 @@ func TestTakenBackWhileAGangIsCommitted(t *testing.T) {
 }
 
 // Nor is a part of a gang placed anew because it would have followed: the node of one that
-// has its slices is cordoned after the first of the gang was let go, and another has ended.
+// has its slices is cordoned after the first of the gang was ungated, and another has ended.
 // All give theirs back, and start with as many as are missing.
 func TestGang_WhenANodeIsCordoned_WaitsForAllMissing(t *testing.T) {
 	s := newStage(t, 3)

@@ -120,15 +120,15 @@ func TestGangIsToldOnce(t *testing.T) {
 	s.says()
 	s.pass(queue.ElsewherePatience)
 	want := "Warning VernierWaiting Kueue's pod group ns/g: 2 of 3 pods are there; they start together (annotation kueue.x-k8s.io/pod-group-total-count)"
-	if told := s.told(); len(told) != 2 || told[0] != want || told[1] != want {
-		t.Errorf("told %q, want %q twice", told, want)
+	if sent := s.newEvents(); len(sent) != 2 || sent[0] != want || sent[1] != want {
+		t.Errorf("events %q, want %q twice", sent, want)
 	}
 	s.forget("m1")
 	s.pass(queue.ElsewherePatience)
 	s.says()
 	s.pass(notify.RepeatAfter)
-	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], "1 of 3 pods are there") {
-		t.Errorf("told %q", told)
+	if sent := s.newEvents(); len(sent) != 1 || !strings.Contains(sent[0], "1 of 3 pods are there") {
+		t.Errorf("events %q", sent)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestHalfPlacedGang(t *testing.T) {
 			case len(now.Spec.Holds) > 0:
 				t.Errorf("Invariant 6: %s, fits %v: still held %+v", name, fits, now.Spec.Holds)
 			case fits && (placed != 3 || len(now.Spec.Devices[0].Slices) == 0 || now.Spec.Devices[0].Slices[0].Pod != pods[2].UID):
-				t.Errorf("%s: placed %d of 3; told %q; n0 has %+v", name, placed, s.told(), now.Spec.Devices)
+				t.Errorf("%s: placed %d of 3; events %q; n0 has %+v", name, placed, s.newEvents(), now.Spec.Devices)
 			case !fits && (placed != 0 || len(grants.Pods(now)) != 0):
 				t.Errorf("Invariant 6: %s: placed %d of a gang that does not fit, left %v", name, placed, grants.Pods(now))
 			}

@@ -31,7 +31,7 @@ const otherGate = "example.com/admission"
 type gangInTest struct {
 	total int
 	// formed is true once all of it ran together; from the moment on that its first
-	// member was let go.
+	// member was ungated.
 	formed bool
 	// finished is how often all that ran of it was done: the next pods are of another
 	// controller, if of any.
@@ -46,8 +46,8 @@ type gangInTest struct {
 	// over are those that were let go and are of the last run no longer. They are again once
 	// nothing is left of the run after theirs.
 	over map[types.UID]bool
-	// since is the change after which ends count: when the first member was let go, or
-	// what a replica knew that let one go, if that is longer ago. Who was let go beside a
+	// since is the change after which ends count: when the first member was ungated, or
+	// what a replica knew that let one go, if that is longer ago. Who was ungated beside a
 	// member of whose end nobody could know is as if that one had ended a moment later.
 	since int
 	// read is the same for what it knew of ledgers.
@@ -225,18 +225,18 @@ func (w *world) rob(before, after *v1alpha1.SliceLedger, byHand bool) {
 	}
 }
 
-// checkHolds asserts that no pod was let go while what it has on its node is held:
+// checkHolds asserts that no pod was ungated while what it has on its node is held:
 // it could be taken back. One that is over needs nothing more: a replica that has not
 // seen yet that the pod was ever let go may hold something for it in vain.
 func (w *world) checkHolds() {
 	for _, p := range w.live {
 		if node := podstate.TargetNode(p); node != "" && !podstate.Terminal(p) && !w.disturbed[p.UID] && grants.Held(w.ledger(node))[p.UID] != nil {
-			w.fail("pod %s was let go to %s while its slices are held", p.Name, node)
+			w.fail("pod %s was ungated to %s while its slices are held", p.Name, node)
 		}
 	}
 }
 
-// checkGangs asserts that at rest nothing is held, no part of a gang was let go
+// checkGangs asserts that at rest nothing is held, no part of a gang was ungated
 // without the rest, and no gang waits that would fit.
 func (w *world) checkGangs() {
 	for _, n := range w.nodes {
@@ -294,7 +294,7 @@ func (r *replicaInTest) checkLetGo(key string) {
 	}
 	counted := map[types.UID]bool{}
 	known := a.groups.Gang(name)
-	// Another leader may have given slices to one that it has not heard of.
+	// Another leader may have given slices to one that it does not know yet.
 	there := slices.DeleteFunc(w.members(name), func(p *corev1.Pod) bool { return standingOf(p) == out })
 	for _, p := range slices.Concat(known.Members, there) {
 		// It may have been let go without an answer. Another leader may hold slices for it
@@ -307,7 +307,7 @@ func (r *replicaInTest) checkLetGo(key string) {
 	// Of who has ended meanwhile the decision could not know. Nor does it matter to one
 	// that follows others who were let go: it has its slices by a decision before.
 	g, since, edit, theft := w.gangs[name], r.knew, r.sent[name], r.sent[name]
-	// It may not have heard either that the others whom it follows have ended just now.
+	// It may not know either that the others whom it follows have ended just now.
 	count, _ := w.standings(name)
 	if count[in] > 0 || known.In > 0 {
 		since = min(since, w.decided[pod.UID])

@@ -53,7 +53,7 @@ func TestGangGoesWhereAllHaveRoom(t *testing.T) {
 		}
 		s.work()
 		if got := s.seats("m0", "m1", "m2"); strings.Count(got, ":") != 3 || strings.Contains(got, "n0") {
-			t.Errorf("placed %q; told %q", got, s.told())
+			t.Errorf("placed %q; events %q", got, s.newEvents())
 		}
 	})
 	// One more than there must be is no reason to look elsewhere, and one that goes by
@@ -119,8 +119,8 @@ func TestGang_WhenThereIsRoomAgain_IsTriedInOtherOrders(t *testing.T) {
 			s.add("hopeless", 90, 900, objects.InGang("g", 2), onDevice("GPU-n9-9"))
 		}
 		s.work()
-		if len(s.told()) == 0 {
-			t.Fatal("not told that there is no room")
+		if len(s.newEvents()) == 0 {
+			t.Fatal("not sent that there is no room")
 		}
 		s.pass(time.Second)
 		l := s.ledger("n0")
@@ -183,7 +183,7 @@ func TestOneOfAGangIsShunned(t *testing.T) {
 		s.allocator.SetNode(closed, open)
 		s.pass(queue.RefusedDelay)
 		if got := s.seats("m0", "m1"); got != want {
-			t.Errorf("placed %q, want %q; told %q", got, want, s.told())
+			t.Errorf("placed %q, want %q; events %q", got, want, s.newEvents())
 		}
 	}
 }

@@ -49,7 +49,7 @@ func TestGang_WhenAMemberIsLost(t *testing.T) {
 				s.vanish(s.get(fmt.Sprint("m", i)))
 			}
 			s.work() // equals have the room before it is made again
-			s.told()
+			s.newEvents()
 			var again, took []string
 			for i := range tt.lost {
 				again = append(again, fmt.Sprint("m", i))
@@ -71,7 +71,7 @@ func TestGang_WhenAMemberIsLost(t *testing.T) {
 			}
 			s.work()
 			if got := s.atTheGate(again...) == ""; got != tt.first {
-				t.Errorf("what is missing went first: %v, want %v; told %q", got, tt.first, s.told())
+				t.Errorf("what is missing went first: %v, want %v; events %q", got, tt.first, s.newEvents())
 			}
 		})
 	}

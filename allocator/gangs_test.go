@@ -63,9 +63,9 @@ func (c *crowd) work() (decisions, bytes int) {
 	runtime.ReadMemStats(&before)
 	for c.q.Len() > 0 {
 		c.step(c.t.Context())
-		told := c.api.told
-		c.api.told = nil
-		for _, tell := range told {
+		sent := c.api.sent
+		c.api.sent = nil
+		for _, tell := range sent {
 			tell(c.Allocator)
 		}
 	}

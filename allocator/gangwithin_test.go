@@ -47,7 +47,7 @@ func TestGroupWithinOneRack(t *testing.T) {
 		}
 		s.work()
 		if got := s.seats("m0", "m1", "m2"); strings.Count(got, ":") != 3 || strings.Count(got, "n0")+strings.Count(got, "n1") != 3 {
-			t.Errorf("placed %q; told %q", got, s.told())
+			t.Errorf("placed %q; events %q", got, s.newEvents())
 		}
 	})
 	t.Run("no rack has room for all", func(t *testing.T) {
@@ -61,10 +61,10 @@ func TestGroupWithinOneRack(t *testing.T) {
 			s.add(fmt.Sprint("m", i), 70, 700, memberOf("g"))
 		}
 		s.work()
-		told := strings.Join(s.told(), "\n")
-		if got := s.seats("m0", "m1", "m2"); got != "" || !strings.Contains(told, "room for 2 of the 3 pods that must start together on nodes of one "+key+"; most is in c; pod ns/m") ||
-			!strings.Contains(told, "nearest: n") || strings.Contains(told, "nearest: n0") || strings.Contains(told, "would not be enough") {
-			t.Errorf("placed %q; told %q", got, told)
+		sent := strings.Join(s.newEvents(), "\n")
+		if got := s.seats("m0", "m1", "m2"); got != "" || !strings.Contains(sent, "room for 2 of the 3 pods that must start together on nodes of one "+key+"; most is in c; pod ns/m") ||
+			!strings.Contains(sent, "nearest: n") || strings.Contains(sent, "nearest: n0") || strings.Contains(sent, "would not be enough") {
+			t.Errorf("placed %q; events %q", got, sent)
 		}
 	})
 	t.Run("too small a rack, were it empty", func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestGroupWithinOneRack(t *testing.T) {
 			s.add("late", 50, 500, memberOf("g"))
 			s.work()
 			if got := s.seats("late"); got != "late:n1" && got != "late:n0" {
-				t.Errorf("at least %d: placed %q; told %q", least, got, s.told())
+				t.Errorf("at least %d: placed %q; events %q", least, got, s.newEvents())
 			}
 			for _, n := range []string{"n0", "n1"} {
 				s.use(n, 0, 0)
@@ -106,7 +106,7 @@ func TestGroupWithinOneRack(t *testing.T) {
 		s.add("m1", 50, 500, memberOf("g"))
 		s.work()
 		if got := s.seats("m0", "m1"); got != "m0:n3 m1:n3" && got != "m0:n3 m1:n2" {
-			t.Errorf("placed %q; told %q", got, s.told())
+			t.Errorf("placed %q; events %q", got, s.newEvents())
 		}
 	})
 	t.Run("no room beside those that run", func(t *testing.T) {
@@ -117,8 +117,8 @@ func TestGroupWithinOneRack(t *testing.T) {
 		s.use("n0", 1, 90)
 		s.add("late", 70, 700, memberOf("g"))
 		s.work()
-		if got, told := s.seats("late"), strings.Join(s.told(), "\n"); got != "" || !strings.Contains(told, "on nodes of one "+key+"; most is in a") {
-			t.Errorf("placed %q; told %q", got, told)
+		if got, sent := s.seats("late"), strings.Join(s.newEvents(), "\n"); got != "" || !strings.Contains(sent, "on nodes of one "+key+"; most is in a") {
+			t.Errorf("placed %q; events %q", got, sent)
 		}
 	})
 	t.Run("past many racks that the pods may not go to", func(t *testing.T) {
@@ -134,8 +134,8 @@ func TestGroupWithinOneRack(t *testing.T) {
 		s.add("m0", 10, 100, memberOf("g"), objects.OnNode("n7"))
 		s.add("m1", 10, 100, memberOf("g"), objects.OnNode("n7"))
 		s.work()
-		if told := strings.Join(s.told(), "\n"); strings.Contains(told, "no node that takes slices has label") || !strings.Contains(told, "didn't match Pod's node affinity/selector") {
-			t.Errorf("told %q", told)
+		if sent := strings.Join(s.newEvents(), "\n"); strings.Contains(sent, "no node that takes slices has label") || !strings.Contains(sent, "didn't match Pod's node affinity/selector") {
+			t.Errorf("events %q", sent)
 		}
 	})
 	t.Run("no node has the label", func(t *testing.T) {
@@ -143,8 +143,8 @@ func TestGroupWithinOneRack(t *testing.T) {
 		s.add("m0", 10, 100, memberOf("g"))
 		s.add("m1", 10, 100, memberOf("g"))
 		s.work()
-		if got, told := s.seats("m0", "m1"), strings.Join(s.told(), "\n"); got != "" || !strings.Contains(told, "no node that takes slices has label example.com/rack") || strings.Contains(told, "would not be enough") {
-			t.Errorf("placed %q; told %q", got, told)
+		if got, sent := s.seats("m0", "m1"), strings.Join(s.newEvents(), "\n"); got != "" || !strings.Contains(sent, "no node that takes slices has label example.com/rack") || strings.Contains(sent, "would not be enough") {
+			t.Errorf("placed %q; events %q", got, sent)
 		}
 	})
 }
@@ -193,7 +193,7 @@ func TestHostileGroupWithinManyValues(t *testing.T) {
 			paused++
 		}
 	}
-	if told := strings.Join(s.told(), "\n"); paused == 0 || !strings.Contains(told, "room for 2 of the 3 pods") {
-		t.Errorf("paused %d times; told %q", paused, told)
+	if sent := strings.Join(s.newEvents(), "\n"); paused == 0 || !strings.Contains(sent, "room for 2 of the 3 pods") {
+		t.Errorf("paused %d times; events %q", paused, sent)
 	}
 }

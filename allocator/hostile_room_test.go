@@ -66,17 +66,17 @@ func TestHostileVictimStays(t *testing.T) {
 	s.add("fourth", 40, 1)
 	s.work()
 	s.evicts("stays")
-	s.told()
+	s.newEvents()
 	for passed := time.Duration(0); passed < 2*preemption.LeaveLate+2*preemption.RetryAfter; passed += preemption.EvictAgain {
 		s.pass(preemption.EvictAgain)
 	}
 	if len(s.evicted) != 2 || s.evicted[1] != "other" {
 		t.Fatalf("evicted %v, want the other one too", s.evicted)
 	}
-	told := strings.Join(s.told(), "\n")
+	sent := strings.Join(s.newEvents(), "\n")
 	for _, want := range []string{notify.ReasonUnreserved + " room is reserved for it no longer: a pod that was to leave is still there", notify.ReasonPreempting} {
-		if !strings.Contains(told, want) {
-			t.Errorf("told %q, not %q", told, want)
+		if !strings.Contains(sent, want) {
+			t.Errorf("events %q, not %q", sent, want)
 		}
 	}
 	s.expect("third:* fourth:*")
@@ -105,7 +105,7 @@ func TestHostileGangThatNeverComes(t *testing.T) {
 	s.work()
 	s.pass(10 * time.Minute)
 	s.reserved("g")
-	s.told()
+	s.newEvents()
 	for _, name := range []string{"g0", "g1"} {
 		s.edit(name, objects.InGang("g", 3))
 	}
@@ -115,13 +115,13 @@ func TestHostileGangThatNeverComes(t *testing.T) {
 		s.pass(queue.FlushAfter)
 	}
 	s.reserved("whole")
-	told := strings.Join(s.told(), "\n")
+	sent := strings.Join(s.newEvents(), "\n")
 	for _, want := range []string{
 		notify.ReasonUnreserved + " room is reserved for it no longer: the pod has waited for something else than room for 1m0s",
 		"Kueue's pod group ns/g: 2 of 3 pods are there; they start together",
 	} {
-		if !strings.Contains(told, want) {
-			t.Errorf("told %q, not %q", told, want)
+		if !strings.Contains(sent, want) {
+			t.Errorf("events %q, not %q", sent, want)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func TestIllnessIsToldOnceThroughADeath(t *testing.T) {
 		for _, arrives := range []bool{false, true} {
 			s := newStage(t, 1)
 			s.running("on", 60, 600)
-			s.told()
+			s.newEvents()
 			left := request
 			s.kill = func() (before, after bool) {
 				left--
@@ -45,10 +45,10 @@ func TestIllnessIsToldOnceThroughADeath(t *testing.T) {
 			}
 			s.restart()
 			s.work()
-			if got := s.told(); about(got, notify.ReasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUUnhealthy") {
-				t.Errorf("killed at request %d, arrived %v: told %q, condition %q", request, arrives, got, s.health("on"))
+			if got := s.newEvents(); about(got, notify.ReasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUUnhealthy") {
+				t.Errorf("killed at request %d, arrived %v: events %q, condition %q", request, arrives, got, s.health("on"))
 			}
-			// It heals and falls ill again, and once more: that is news each time.
+			// It heals and becomes unhealthy again, and once more: that is news each time.
 			for _, reason := range []string{"", "Xid 48", "", "Xid 48"} {
 				s.clock.Step(time.Minute)
 				s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
@@ -56,8 +56,8 @@ func TestIllnessIsToldOnceThroughADeath(t *testing.T) {
 				})
 				s.work()
 			}
-			if got := s.told(); len(got) != 4 {
-				t.Errorf("told %q, want that it is well and ill again, twice", got)
+			if got := s.newEvents(); len(got) != 4 {
+				t.Errorf("events %q, want that it is well and unhealthy again, twice", got)
 			}
 		}
 	}
@@ -204,12 +204,12 @@ func TestIllInstance(t *testing.T) {
 	})
 	s.running("a", 10, 100)
 	s.running("b", 10, 100)
-	s.told()
+	s.newEvents()
 	place := s.ledger("n0").Spec.Devices[0].Slices[0]
 	if place.Pod != "a" {
 		t.Fatalf("slices %+v", s.ledger("n0").Spec.Devices[0].Slices)
 	}
-	ill := func(reason string) {
+	unhealthy := func(reason string) {
 		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
 			for i := range st.Devices[0].Instances {
 				if on := &st.Devices[0].Instances[i]; on.MIGPlace == *place.MIG {
@@ -219,9 +219,9 @@ func TestIllInstance(t *testing.T) {
 		})
 		s.work()
 	}
-	ill("Xid 48")
-	if got := s.told(); len(got) != 1 || !strings.HasPrefix(s.health("a"), "False MIGInstanceUnhealthy the MIG instance at") || s.health("b") != "" {
-		t.Errorf("told %q; a %q, b %q", got, s.health("a"), s.health("b"))
+	unhealthy("Xid 48")
+	if got := s.newEvents(); len(got) != 1 || !strings.HasPrefix(s.health("a"), "False MIGInstanceUnhealthy the MIG instance at") || s.health("b") != "" {
+		t.Errorf("events %q; a %q, b %q", got, s.health("a"), s.health("b"))
 	}
 	a := s.get("a")
 	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Released = append(st.Released, a.UID) })
@@ -230,7 +230,7 @@ func TestIllInstance(t *testing.T) {
 	s.add("c", 10, 100)
 	s.work()
 	s.expect("c")
-	ill("")
+	unhealthy("")
 	s.expect("c:*")
 }
 

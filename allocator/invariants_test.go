@@ -272,15 +272,13 @@ func (w *world) checkMemory() {
 				w.checkRoom(r.name, room)
 			}
 		}
-		if n := a.queue.UnderWay(); n != 0 {
-			w.fail("%s at rest: %d items are under way", r.name, n)
+		if n := a.cache.UnderWay() + a.queue.UnderWay(); n != 0 {
+			w.fail("%s at rest: %d pods and items are under way", r.name, n)
 		}
-		waiting := 0
-		for _, n := range a.queue.Waiting() {
-			waiting += n
-		}
-		if n := slices.DeleteFunc(slices.Clone(w.live), func(p *corev1.Pod) bool { return !podstate.Ready(p) }); waiting > len(n) {
-			w.fail("%s at rest: %d pods wait, and %d could", r.name, waiting, len(n))
+		for _, name := range a.queue.Unschedulable() {
+			if p := a.cache.Pod(name); p == nil || !podstate.Gated(p) || w.find(p.UID) == nil {
+				w.fail("%s at rest: pod %v waits", r.name, name)
+			}
 		}
 		if searches := a.scheduler.Searches(); len(searches) > 0 {
 			w.fail("%s at rest: searches go on: %v", r.name, searches)

@@ -46,15 +46,15 @@ func TestHostileKinds(t *testing.T) {
 			}
 			s.work()
 			if got := !podstate.Gated(s.get("m0")) && !podstate.Gated(s.get(fmt.Sprint("m", tt.members-1))); got != tt.starts {
-				t.Errorf("started %v, want %v; told %q", got, tt.starts, s.told())
+				t.Errorf("started %v, want %v; events %q", got, tt.starts, s.newEvents())
 			}
 			if tt.starts {
 				return
 			}
 			s.pass(queue.ElsewherePatience)
 			want := fmt.Sprintf("Kueue's pod group ns/g: %d pods that start together are of %d kinds, at most %d are placed together", tt.members, tt.members, scheduling.MaxKinds)
-			if got := s.told(); len(got) != tt.members || !strings.Contains(got[0], "VernierInvalid") || !strings.Contains(got[0], want) || !strings.Contains(got[0], podrequest.AnnotationKueueTotal) {
-				t.Errorf("told %q, want %q", got, want)
+			if got := s.newEvents(); len(got) != tt.members || !strings.Contains(got[0], "VernierInvalid") || !strings.Contains(got[0], want) || !strings.Contains(got[0], podrequest.AnnotationKueueTotal) {
+				t.Errorf("events %q, want %q", got, want)
 			}
 		})
 	}
@@ -82,9 +82,9 @@ func TestHostileTerms(t *testing.T) {
 			s.add("many", 1, 1, edits...)
 			s.add("other", 1, 1, edits[1:]...)
 			s.work()
-			got := s.told()
+			got := s.newEvents()
 			if !podstate.Gated(s.get("many")) || len(got) != 1 || !strings.Contains(got[0], "VernierInvalid") || !strings.Contains(got[0], "a pod with a share may have 64: use fewer") {
-				t.Errorf("told %q", got)
+				t.Errorf("events %q", got)
 			}
 			if podstate.Gated(s.get("other")) != (len(edits) > 1) {
 				t.Error("the other pod: not as if it were alone")

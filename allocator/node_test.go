@@ -39,8 +39,8 @@ type nodeInTest struct {
 	ghosts []*corev1.Pod
 	// fenced are pods that the agent starts nothing of any more.
 	fenced map[types.UID]bool
-	// ill are the devices that do not answer.
-	ill map[string]bool
+	// unhealthy are the devices that do not answer.
+	unhealthy map[string]bool
 	// has is the hardware, and ever the sizes of all that it ever had.
 	has  inventory
 	ever map[string]v1alpha1.MiB
@@ -59,7 +59,7 @@ type runningSlice struct {
 }
 
 func newNode(w *world, name string) *nodeInTest {
-	n := &nodeInTest{world: w, name: name, running: map[container][]runningSlice{}, fenced: map[types.UID]bool{}, ill: map[string]bool{}, ever: map[string]v1alpha1.MiB{}}
+	n := &nodeInTest{world: w, name: name, running: map[container][]runningSlice{}, fenced: map[types.UID]bool{}, unhealthy: map[string]bool{}, ever: map[string]v1alpha1.MiB{}}
 	for _, d := range objects.ReadyLedger(name).Status.Devices {
 		n.own(hardware{uuid: d.UUID, mem: d.Mem})
 	}
@@ -143,7 +143,7 @@ func (n *nodeInTest) create(p *corev1.Pod, c container) (held []runningSlice, ok
 	}
 	if held == nil {
 		if !w.disturbed[p.UID] && !w.over(p.UID) {
-			w.fail("Invariant 6: pod %s was let go to %s, whose ledger has no slices for its container %s", p.Name, n.name, c.name)
+			w.fail("Invariant 6: pod %s was ungated to %s, whose ledger has no slices for its container %s", p.Name, n.name, c.name)
 		}
 		return nil, false
 	}
@@ -165,7 +165,7 @@ func behind(ledger *v1alpha1.SliceLedger, version string) bool {
 }
 
 // placedOn tells whether the slices are where the pod says that it was placed. They may
-// have been taken back before it was let go, and others granted.
+// have been taken back before it was ungated, and others granted.
 func placedOn(p *corev1.Pod, ctr string, held []runningSlice) bool {
 	placed, err := v1alpha1.ParsePlacement(p.Annotations[v1alpha1.AnnotationPlacement])
 	if err != nil {
@@ -292,7 +292,7 @@ func (n *nodeInTest) succeed(p *corev1.Pod) {
 // sicken flips the health of a device.
 func (n *nodeInTest) sicken() {
 	uuid := n.has[n.world.rand.Intn(len(n.has))].uuid
-	n.ill[uuid] = !n.ill[uuid]
+	n.unhealthy[uuid] = !n.unhealthy[uuid]
 }
 
 // report is the agent that makes its ledger where there is none, and else

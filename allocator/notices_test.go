@@ -20,13 +20,13 @@ func TestInvalidIsToldOnce(t *testing.T) {
 		p.Annotations[v1alpha1.AnnotationMode] = value
 		s.put(p)
 		s.work()
-		return s.told()
+		return s.newEvents()
 	}
 	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices = nil })
 	s.work()
-	s.told()
+	s.newEvents()
 	if got := mode("exclusive"); about(got, notify.ReasonInvalid) != 1 {
-		t.Errorf("told %q", got)
+		t.Errorf("events %q", got)
 	}
 	for range 5 {
 		p = s.get("p")

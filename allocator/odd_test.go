@@ -30,7 +30,7 @@ func TestFailedPod_WhenGated_GetsNoSlices(t *testing.T) {
 	s.forget("fill")
 	for _, name := range []string{"waits", "never"} {
 		if !podstate.Gated(s.get(name)) || len(s.devicesOf("n0", types.UID(name))) > 0 {
-			t.Errorf("pod %s is over and was let go with %v", name, s.devicesOf("n0", types.UID(name)))
+			t.Errorf("pod %s is over and was ungated with %v", name, s.devicesOf("n0", types.UID(name)))
 		}
 	}
 	if n := s.allocator.queue.Waiting()["devices"]; n > 0 {
@@ -46,13 +46,13 @@ func TestOversizedPod_WhenItWaits_JudgesNoNode(t *testing.T) {
 	many := objects.Single("devices", v1alpha1.Share{GPUs: 3, Core: 10, MemMiB: 10})
 	s.create(many)
 	s.work()
-	told := strings.Join(s.told(), "\n")
+	sent := strings.Join(s.newEvents(), "\n")
 	for _, want := range []string{
 		"container c needs 10 % compute and 1,001 MiB of a GPU, and none has so much: the largest is n0 GPU 0 with 1,000 MiB",
 		"container c needs 10 % compute and 10 MiB on each of 3 GPUs of one node; nearest: n0 has room on 2",
 	} {
-		if !strings.Contains(told, want) {
-			t.Errorf("not told %q but %q", want, told)
+		if !strings.Contains(sent, want) {
+			t.Errorf("not events %q but %q", want, sent)
 		}
 	}
 	looks, judged := 0, measured(t, "nodes_judged_sum")
@@ -64,7 +64,7 @@ func TestOversizedPod_WhenItWaits_JudgesNoNode(t *testing.T) {
 	for range 60 {
 		s.pass(time.Minute)
 	}
-	if n := measured(t, "nodes_judged_sum") - judged; looks > 60*2 || n > 0 || len(s.told()) > 0 {
+	if n := measured(t, "nodes_judged_sum") - judged; looks > 60*2 || n > 0 || len(s.newEvents()) > 0 {
 		t.Errorf("%d looks at two pods in an hour in which nothing happened, %v nodes judged", looks, n)
 	}
 }

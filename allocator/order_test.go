@@ -39,8 +39,8 @@ func TestOrderOfBinding(t *testing.T) {
 			s.pass(queue.ElsewherePatience - time.Second)
 			s.says()
 			s.pass(time.Second)
-			if got := fmt.Sprint(s.told()); strings.Count(got, "waits for pod ns/first to bind") != 2 {
-				t.Errorf("told %s", got)
+			if got := fmt.Sprint(s.newEvents()); strings.Count(got, "waits for pod ns/first to bind") != 2 {
+				t.Errorf("events %s", got)
 			}
 			end(s, "first")
 			if got := s.atTheGate("selected", "selects"); got == "selected selects" || got == "" {
@@ -52,6 +52,9 @@ func TestOrderOfBinding(t *testing.T) {
 				}
 			}
 			s.expect("selected:* selects:*")
+			if n := len(s.allocator.queue.Remembered()); n > 4 {
+				t.Errorf("%d remembered for ever", n)
+			}
 		})
 	}
 }

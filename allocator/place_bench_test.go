@@ -29,7 +29,7 @@ type answering struct {
 	version int
 	pods    map[types.NamespacedName]*corev1.Pod
 	// told is what the watches have to show of it.
-	told []func(*Allocator)
+	sent []func(*Allocator)
 	// writes are those of ledgers.
 	writes int
 }
@@ -43,7 +43,7 @@ func (c *answering) Update(_ context.Context, obj client.Object, _ ...client.Upd
 	c.writes++
 	obj.SetResourceVersion(c.next())
 	shown := obj.(*v1alpha1.SliceLedger).DeepCopy()
-	c.told = append(c.told, func(a *Allocator) { a.SetLedger(shown) })
+	c.sent = append(c.sent, func(a *Allocator) { a.SetLedger(shown) })
 	return nil
 }
 
@@ -64,7 +64,7 @@ func (c *answering) Patch(_ context.Context, obj client.Object, p client.Patch, 
 	shown, bound := written.DeepCopy(), written.DeepCopy()
 	bound.Spec.NodeName, bound.ResourceVersion = podstate.TargetNode(written), c.next()
 	bound.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
-	c.told = append(c.told, func(a *Allocator) { a.SetPod(shown) }, func(a *Allocator) { a.SetPod(bound) })
+	c.sent = append(c.sent, func(a *Allocator) { a.SetPod(shown) }, func(a *Allocator) { a.SetPod(bound) })
 	return nil
 }
 
@@ -137,11 +137,11 @@ func BenchmarkPlace(b *testing.B) {
 		for q.Len() > 0 {
 			rounds++
 			timed(0, func() { leader.step(ctx) })
-			told := api.told
-			api.told = nil
+			sent := api.sent
+			api.sent = nil
 			for who, a := range []*Allocator{leader, standby} {
 				timed(who, func() {
-					for _, tell := range told {
+					for _, tell := range sent {
 						tell(a)
 					}
 				})

@@ -101,7 +101,7 @@ func TestThePriorityOfPods(t *testing.T) {
 	}
 	for _, name := range []string{"patient", "equal"} {
 		if !podstate.Gated(s.pod(name)) {
-			t.Errorf("pod %s was let go", name)
+			t.Errorf("pod %s was ungated", name)
 		}
 	}
 	for _, e := range s.events("urgent") {

@@ -66,7 +66,7 @@ func TestPreemptedInVain(t *testing.T) {
 	if s.get("urgent") != nil {
 		t.Fatal("not given up")
 	}
-	s.told()
+	s.newEvents()
 	s.add("again", 10, 100, objects.CPU("40"), objects.Priority(1000), objects.Controlled)
 	s.pass(bindwatch.RefusedHold - time.Second)
 	s.expect("again")
@@ -75,7 +75,7 @@ func TestPreemptedInVain(t *testing.T) {
 	s.expect("again:*")
 }
 
-// Who was let go where others are to be preempted keeps its place through a new leader.
+// Who was ungated where others are to be preempted keeps its place through a new leader.
 func TestPreemptingIsAdopted(t *testing.T) {
 	s := newStage(t, 2)
 	for _, n := range []string{"n0", "n1"} {
@@ -154,9 +154,9 @@ func TestPreemptionLeavesTime(t *testing.T) {
 		if got := gone(); got != went {
 			t.Fatalf("%d went, want %d", got, went)
 		}
-		for _, told := range s.told() {
-			if strings.Contains(told, notify.ReasonWaiting) {
-				t.Errorf("told %q", told)
+		for _, sent := range s.newEvents() {
+			if strings.Contains(sent, notify.ReasonWaiting) {
+				t.Errorf("events %q", sent)
 			}
 		}
 		s.pass((preemption.WorkerShare-1)*took - time.Millisecond)

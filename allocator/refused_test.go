@@ -57,7 +57,7 @@ func TestGatePatchRefused(t *testing.T) {
 	s.refusing("patch", "p")
 	s.add("p", 100, 100)
 	s.tries(binding.FewTries - 2)
-	if !s.holds("n0", "p") || s.patches != binding.FewTries-1 || len(s.told()) > 0 {
+	if !s.holds("n0", "p") || s.patches != binding.FewTries-1 || len(s.newEvents()) > 0 {
 		t.Fatalf("after %d tries: %d patches", binding.FewTries-1, s.patches)
 	}
 	s.pass(binding.FirstPause << (binding.FewTries - 2))
@@ -68,8 +68,8 @@ func TestGatePatchRefused(t *testing.T) {
 		t.Errorf("%v refusals counted", n)
 	}
 	s.pass(5 * time.Second) // no longer than ElsewherePatience
-	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], "VernierWriteRefused") || !strings.Contains(got[0], "no patches on Fridays") {
-		t.Errorf("told %q", got)
+	if got := s.newEvents(); len(got) != 1 || !strings.Contains(got[0], "VernierWriteRefused") || !strings.Contains(got[0], "no patches on Fridays") {
+		t.Errorf("events %q", got)
 	}
 	for _, name := range []string{"one", "two"} {
 		s.add(name, 100, 100)
@@ -155,8 +155,8 @@ func TestGangWithRefusedMember(t *testing.T) {
 		}
 	}
 	s.pass(5 * time.Second)
-	if got := s.told(); len(got) != 2 || !strings.Contains(got[0], "no patches on Fridays") || !strings.Contains(got[0], "PodGroup") && !strings.Contains(got[0], "g:") {
-		t.Errorf("told %q", got)
+	if got := s.newEvents(); len(got) != 2 || !strings.Contains(got[0], "no patches on Fridays") || !strings.Contains(got[0], "PodGroup") && !strings.Contains(got[0], "g:") {
+		t.Errorf("events %q", got)
 	}
 	s.refuseFor = nil
 	s.allocator.binder.RetryRefused()
@@ -180,12 +180,12 @@ func TestLedgerWriteRefused(t *testing.T) {
 	}
 	s.refusing("update", "n0", "n1")
 	s.add("q", 10, 100)
-	s.told()
+	s.newEvents()
 	s.tries(2 * binding.FewTries)
-	if got := s.told(); !slices.ContainsFunc(got, func(e string) bool {
+	if got := s.newEvents(); !slices.ContainsFunc(got, func(e string) bool {
 		return strings.Contains(e, "VernierWriteRefused") && strings.Contains(e, "into the ledger of node n") && strings.Contains(e, "no patches on Fridays")
 	}) {
-		t.Errorf("told %q", got)
+		t.Errorf("events %q", got)
 	}
 	s.refuseFor = nil
 	s.allocator.binder.RetryRefused()
@@ -233,10 +233,10 @@ func TestDeletionRefused(t *testing.T) {
 	if s.get("p") == nil || s.holds("n0", "p") {
 		t.Error("a pod that must not be deleted keeps its slices")
 	}
-	if got := s.told(); !slices.ContainsFunc(got, func(e string) bool {
+	if got := s.newEvents(); !slices.ContainsFunc(got, func(e string) bool {
 		return strings.Contains(e, "deletion of this pod") && strings.Contains(e, "no patches on Fridays")
 	}) {
-		t.Errorf("told %q", got)
+		t.Errorf("events %q", got)
 	}
 	s.refuseFor = nil
 	s.pass(binding.LastPause)

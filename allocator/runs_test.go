@@ -88,7 +88,7 @@ func TestGangRunsAgain(t *testing.T) {
 			s.member("b0", 3, tt.by[1])
 			s.work()
 			if got := s.seats("b0") != ""; got != tt.alone {
-				t.Errorf("one of the second run started alone: %v; told %q", got, s.told())
+				t.Errorf("one of the second run started alone: %v; events %q", got, s.newEvents())
 			}
 			for i := 1; i < 3; i++ {
 				s.member(fmt.Sprintf("b%d", i), 3, tt.by[1])

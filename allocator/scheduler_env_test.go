@@ -87,12 +87,12 @@ type lab struct {
 	pods, events watch.Interface
 	// seen are the newest versions of the pods; told is the last warning of each.
 	seen map[string]*corev1.Pod
-	told map[types.UID]*corev1.Event
+	sent map[types.UID]*corev1.Event
 }
 
 func newLab(t *testing.T, s *server, api client.WithWatch, seed int64) *lab {
 	l := &lab{T: t, Rand: rand.New(rand.NewSource(seed)), WithWatch: api, name: fmt.Sprintf("lab-%d", seed),
-		seen: map[string]*corev1.Pod{}, told: map[types.UID]*corev1.Event{}}
+		seen: map[string]*corev1.Pod{}, sent: map[types.UID]*corev1.Event{}}
 	ctx := t.Context()
 	l.must(l.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: l.name, Labels: map[string]string{v1alpha1.LabelInject: v1alpha1.LabelInjectEnabled}}}))
 	var err1, err2 error
@@ -138,9 +138,9 @@ func (l *lab) await(done func() bool) bool {
 		case e := <-l.events.ResultChan():
 			// A pin may be refused for as long as the scheduler has not seen what the
 			// allocator saw.
-			if told, is := e.Object.(*corev1.Event); is && told.Type == corev1.EventTypeWarning &&
-				told.Source.Component == notify.Component && told.Reason != notify.ReasonPinRefused {
-				l.told[told.InvolvedObject.UID] = told
+			if sent, is := e.Object.(*corev1.Event); is && sent.Type == corev1.EventTypeWarning &&
+				sent.Source.Component == notify.Component && sent.Reason != notify.ReasonPinRefused {
+				l.sent[sent.InvolvedObject.UID] = sent
 			}
 		case <-late:
 			return false
@@ -176,7 +176,7 @@ func (l *lab) run(all *tally) {
 	}
 	if !l.await(func() bool { return len(l.stuck()) == 0 }) {
 		for _, name := range l.stuck() {
-			l.Errorf("Invariant 7: pod %s was let go, and the scheduler does not bind it: %s", name, l.describe(name))
+			l.Errorf("Invariant 7: pod %s was ungated, and the scheduler does not bind it: %s", name, l.describe(name))
 		}
 	}
 }
@@ -184,14 +184,14 @@ func (l *lab) run(all *tally) {
 // settle returns when it is known what becomes of the pod.
 func (l *lab) settle(p *corev1.Pod, all *tally) {
 	l.Helper()
-	if !l.await(func() bool { return l.bound(p.Name) || l.told[p.UID] != nil }) {
-		l.Fatalf("Invariant 7: pod %s is neither bound nor told why not: %s", p.Name, l.describe(p.Name))
+	if !l.await(func() bool { return l.bound(p.Name) || l.sent[p.UID] != nil }) {
+		l.Fatalf("Invariant 7: pod %s is neither bound nor sent why not: %s", p.Name, l.describe(p.Name))
 	}
-	switch told := l.told[p.UID]; {
+	switch sent := l.sent[p.UID]; {
 	case l.bound(p.Name):
 		all.Bound++
-	case told.Reason != notify.ReasonWaiting:
-		l.Fatalf("pod %s: %s: %s", p.Name, told.Reason, told.Message)
+	case sent.Reason != notify.ReasonWaiting:
+		l.Fatalf("pod %s: %s: %s", p.Name, sent.Reason, sent.Message)
 	default:
 		all.Waiting++
 	}
@@ -231,8 +231,8 @@ func (l *lab) describe(name string) string {
 		return "it is gone"
 	}
 	text := fmt.Sprintf("pinned by %+v, conditions %+v", p.Spec.Affinity, p.Status.Conditions)
-	if told := l.told[p.UID]; told != nil {
-		text += "; " + told.Message
+	if sent := l.sent[p.UID]; sent != nil {
+		text += "; " + sent.Message
 	}
 	return text
 }

@@ -44,7 +44,7 @@ func (l *lab) runGangs(all *tally) {
 	}
 	if !l.await(func() bool { return len(l.stuck()) == 0 }) {
 		for _, name := range l.stuck() {
-			l.Errorf("Invariant 7: pod %s was let go, and the scheduler does not bind it: %s", name, l.describe(name))
+			l.Errorf("Invariant 7: pod %s was ungated, and the scheduler does not bind it: %s", name, l.describe(name))
 		}
 	}
 }

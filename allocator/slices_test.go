@@ -33,10 +33,10 @@ func TestPreemptsSlices(t *testing.T) {
 	if want := []types.UID{"low"}; !slices.Equal(s.evicted, want) {
 		t.Fatalf("evicted %v, want %v", s.evicted, want)
 	}
-	told := strings.Join(s.told(), "\n")
+	sent := strings.Join(s.newEvents(), "\n")
 	for _, want := range []string{notify.ReasonPreempting + " ends pods of lower priority: reserved on node n0 GPU 0, waits for pods low to end, about 30s", notify.ReasonPreempted + " evicted from node n0: its slices go to pod ns/urgent, which has a higher priority (10)"} {
-		if !strings.Contains(told, want) {
-			t.Errorf("told %q, not %q", told, want)
+		if !strings.Contains(sent, want) {
+			t.Errorf("events %q, not %q", sent, want)
 		}
 	}
 	s.add("thief", 60, 600, objects.Priority(5))
@@ -60,7 +60,7 @@ func TestEvictsOnce(t *testing.T) {
 	s.add("a", v1alpha1.WholeGPU, objects.DeviceMiB, objects.Priority(1), finalized)
 	s.add("b", v1alpha1.WholeGPU, objects.DeviceMiB, objects.Priority(1000), finalized)
 	s.run()
-	s.told()
+	s.newEvents()
 	s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, objects.Priority(10))
 	for len(s.evicted) == 0 {
 		s.read()
@@ -72,13 +72,13 @@ func TestEvictsOnce(t *testing.T) {
 		for s.step() {
 		}
 		got := 0
-		for _, e := range s.told() {
+		for _, e := range s.newEvents() {
 			if strings.Contains(e, notify.ReasonPreempted) {
 				got++
 			}
 		}
 		if got != want {
-			t.Errorf("told %d times that it is evicted, want %d", got, want)
+			t.Errorf("sent %d times that it is evicted, want %d", got, want)
 		}
 	}
 	look(1)
@@ -101,21 +101,21 @@ func TestNamesNoPodsOfOtherNamespaces(t *testing.T) {
 				s.add(name, 50, 500, objects.Priority(1), finalized, objects.InNamespace(namespace))
 			}
 			s.run()
-			s.told()
+			s.newEvents()
 			s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, objects.Priority(10))
 			s.work()
-			told := slices.DeleteFunc(s.told(), func(e string) bool { return strings.Contains(e, notify.ReasonWaiting) })
-			for _, e := range told {
+			sent := slices.DeleteFunc(s.newEvents(), func(e string) bool { return strings.Contains(e, notify.ReasonWaiting) })
+			for _, e := range sent {
 				at := slices.IndexFunc(want, func(w string) bool { return strings.Contains(e, w) })
 				if at < 0 || strings.Contains(e, "secret") || strings.Contains(e, "mate") != strings.Contains(want[at], "mate") ||
 					strings.Contains(e, "urgent") != strings.Contains(want[at], "urgent") {
-					t.Errorf("told %q, want %q", e, want)
+					t.Errorf("events %q, want %q", e, want)
 				} else {
 					want = slices.Delete(want, at, at+1)
 				}
 			}
 			if len(want) > 0 {
-				t.Errorf("told %q, not %q", told, want)
+				t.Errorf("events %q, not %q", sent, want)
 			}
 		})
 	}
@@ -218,8 +218,8 @@ func TestHeadOfLine(t *testing.T) {
 			if len(all) != 1 || len(all[0].Leaving) != 1 || all[0].Plans[0].Grants[0].UUID != on {
 				t.Fatalf("reserved %+v, want what short is on, %s", all, on)
 			}
-			if told := strings.Join(s.told(), "\n"); !strings.Contains(told, notify.ReasonReserved+" reserved on node n0 GPU") || !strings.Contains(told, "waits for pods short to end, about ") {
-				t.Errorf("told %q", told)
+			if sent := strings.Join(s.newEvents(), "\n"); !strings.Contains(sent, notify.ReasonReserved+" reserved on node n0 GPU") || !strings.Contains(sent, "waits for pods short to end, about ") {
+				t.Errorf("events %q", sent)
 			}
 			s.add("small0", 5, 50, s.created)
 			s.add("small1", 5, 50, s.created)

@@ -280,7 +280,7 @@ func essence(obj client.Object) string {
 
 // Invariants 1 and 6 under random faults: allocators that all believe that they
 // lead, late, repeated and lost watch events, conflicts, lost answers, and crashes
-// at every request; ledgers emptied and deleted; devices that fall ill and recover;
+// at every request; ledgers emptied and deleted; devices that fall unhealthy and recover;
 // pods that the scheduler refuses, that are deleted by force, and that end slowly. Among the
 // pods are hostile ones, and in the end an honest one that fits is placed within 5 s of simulated
 // time.

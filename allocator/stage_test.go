@@ -31,15 +31,15 @@ import (
 type stage struct {
 	*world
 	*replicaInTest
-	// heard are the API server's events that told has returned.
-	heard map[string]bool
+	// returned are the API server's events that newEvents has returned.
+	returned map[string]bool
 }
 
 // newStage has so many nodes. The edits come before its replica starts.
 func newStage(t *testing.T, nodes int, edits ...func(*world)) *stage {
 	t.Helper()
 	w := newWorld(t, 1, nodes, 1, append(edits, func(w *world) { w.calm, w.events = true, record.NewFakeRecorder(10_000) })...)
-	return &stage{world: w, replicaInTest: w.replicas[0], heard: map[string]bool{}}
+	return &stage{world: w, replicaInTest: w.replicas[0], returned: map[string]bool{}}
 }
 
 // reserving is a world in which room is reserved for the first that waits after ten minutes.
@@ -122,8 +122,8 @@ func (s *stage) slow(each time.Duration) {
 	s.time.WithTicker = &slowClock{s.world.clock, func() time.Duration { return each }}
 }
 
-// told are the events since the last call.
-func (s *stage) told() []string {
+// newEvents are the events since the last call.
+func (s *stage) newEvents() []string {
 	var events []string
 	for len(s.events.Events) > 0 {
 		events = append(events, <-s.events.Events)
@@ -131,8 +131,8 @@ func (s *stage) told() []string {
 	written := &corev1.EventList{}
 	s.must(s.api.List(s.t.Context(), written))
 	for _, e := range written.Items {
-		if !s.heard[e.Name] {
-			s.heard[e.Name] = true
+		if !s.returned[e.Name] {
+			s.returned[e.Name] = true
 			events = append(events, fmt.Sprintf("%s %s %s", e.Type, e.Reason, e.Message))
 		}
 	}
@@ -143,13 +143,13 @@ func (s *stage) told() []string {
 // where there is no text.
 func (s *stage) says(texts ...string) {
 	s.t.Helper()
-	told := s.told()
-	if len(texts) == 0 && len(told) > 0 {
-		s.t.Errorf("told %q, want nothing", told)
+	sent := s.newEvents()
+	if len(texts) == 0 && len(sent) > 0 {
+		s.t.Errorf("events %q, want nothing", sent)
 	}
 	for _, text := range texts {
-		if !strings.Contains(strings.Join(told, "\n"), text) {
-			s.t.Errorf("told %q, not %q", told, text)
+		if !strings.Contains(strings.Join(sent, "\n"), text) {
+			s.t.Errorf("events %q, not %q", sent, text)
 		}
 	}
 }
@@ -169,7 +169,7 @@ func (s *stage) expect(want string, why ...any) {
 		all = append(all, name)
 	}
 	if got := strings.Join(all, " "); got != want {
-		s.t.Fatalf("%s: placed %q, want %q; told %q", fmt.Sprint(why...), got, want, s.told())
+		s.t.Fatalf("%s: placed %q, want %q; events %q", fmt.Sprint(why...), got, want, s.newEvents())
 	}
 }
 
@@ -199,7 +199,7 @@ func (s *stage) together(names ...string) (at string) {
 	s.t.Helper()
 	at = podstate.TargetNode(s.get(names[0]))
 	if got := s.seats(names...); at == "" || strings.Count(got, ":"+at) != len(names) {
-		s.t.Errorf("placed %q, want all of %v on one node; told %q", got, names, s.told())
+		s.t.Errorf("placed %q, want all of %v on one node; events %q", got, names, s.newEvents())
 	}
 	return at
 }
@@ -212,7 +212,7 @@ func (s *stage) booked(pod types.UID, want ...string) {
 		on = append(on, s.devicesOf(n.name, pod)...)
 	}
 	if !slices.Equal(on, want) {
-		s.t.Fatalf("Invariants 1 and 6: pod %s has slices of %v, want %v; told %q", pod, on, want, s.told())
+		s.t.Fatalf("Invariants 1 and 6: pod %s has slices of %v, want %v; events %q", pod, on, want, s.newEvents())
 	}
 }
 
@@ -456,8 +456,8 @@ func inZone(p *corev1.Pod) {
 }
 
 // about counts the events whose reason that is.
-func about(told []string, reason string) (n int) {
-	for _, e := range told {
+func about(sent []string, reason string) (n int) {
+	for _, e := range sent {
 		if strings.Contains(e, reason) {
 			n++
 		}

@@ -80,8 +80,8 @@ func TestTopologyRequired(t *testing.T) {
 	s.isAt("p", "")
 	s.wants("q", 2, "nvlink:required")
 	s.work()
-	if told := fmt.Sprint(s.told()); !strings.Contains(told, "container a needs 100 % compute and 1,000 MiB on each of 2 GPUs linked to each other by NVLink, as vernier.dev/topology says; nearest: the largest set with room is 1 of 2 on n0 GPU 0-1") {
-		t.Errorf("told %s", told)
+	if sent := fmt.Sprint(s.newEvents()); !strings.Contains(sent, "container a needs 100 % compute and 1,000 MiB on each of 2 GPUs linked to each other by NVLink, as vernier.dev/topology says; nearest: the largest set with room is 1 of 2 on n0 GPU 0-1") {
+		t.Errorf("events %s", sent)
 	}
 	s.wants("free", 2, "")
 	s.work()
@@ -139,7 +139,7 @@ func TestTopologyIsRepaired(t *testing.T) {
 		if got := s.on("p"); got != "GPU-n0-1 GPU-n0-0" {
 			t.Fatalf("%q: on %q", tt.wish, got)
 		}
-		s.told()
+		s.newEvents()
 		s.use("n0", 2, 20)
 		if tt.used > 0 {
 			s.use("n0", 3, tt.used)
@@ -151,8 +151,8 @@ func TestTopologyIsRepaired(t *testing.T) {
 			t.Errorf("%q with %d %% in use: on %q, want b on %s", tt.wish, tt.used, got, tt.want)
 		}
 		level := map[string]string{"2": "topology node", "3": "topology numa"}[tt.want]
-		if told := fmt.Sprint(s.told()); tt.wish != "" && !strings.Contains(told, level) {
-			t.Errorf("%q with %d %% in use: told %s", tt.wish, tt.used, told)
+		if sent := fmt.Sprint(s.newEvents()); tt.wish != "" && !strings.Contains(sent, level) {
+			t.Errorf("%q with %d %% in use: events %s", tt.wish, tt.used, sent)
 		}
 	}
 }

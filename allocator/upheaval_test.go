@@ -154,14 +154,14 @@ func (n *nodeInTest) comeBack() {
 
 // works tells whether a device is there and answers.
 func (n *nodeInTest) works(uuid string) bool {
-	return !n.ill[uuid] && slices.ContainsFunc(n.has, func(d hardware) bool { return d.uuid == uuid && !d.gone })
+	return !n.unhealthy[uuid] && slices.ContainsFunc(n.has, func(d hardware) bool { return d.uuid == uuid && !d.gone })
 }
 
 // list is the devices as the agent sees them.
 func (n *nodeInTest) list() (seen []v1alpha1.DeviceStatus) {
 	for i, d := range n.has {
 		if !d.gone {
-			seen = append(seen, v1alpha1.DeviceStatus{UUID: d.uuid, Index: int32(i), Minor: int32(i), Model: n.world.modelOf(d.uuid), Mem: d.mem, Healthy: !n.ill[d.uuid]})
+			seen = append(seen, v1alpha1.DeviceStatus{UUID: d.uuid, Index: int32(i), Minor: int32(i), Model: n.world.modelOf(d.uuid), Mem: d.mem, Healthy: !n.unhealthy[d.uuid]})
 		}
 	}
 	return seen
@@ -172,7 +172,7 @@ func (n *nodeInTest) heal() {
 	if n.lost {
 		n.comeBack()
 	}
-	clear(n.ill)
+	clear(n.unhealthy)
 	for i := range n.has {
 		n.has[i].gone = false
 	}

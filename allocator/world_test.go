@@ -67,7 +67,7 @@ type cluster struct {
 	objects []runtime.Object
 	// made counts the pods, changes what the API server has stored.
 	made, changes int
-	// stored, if set, is told of each change.
+	// stored, if set, is called with each change.
 	stored func(obj client.Object, deleted bool)
 }
 
@@ -118,7 +118,7 @@ type history struct {
 	// decided is the change up to which a replica had read all of pods when it gave one
 	// its slices.
 	decided map[types.UID]int
-	// formed and held count how often all of a gang was let go, and a ledger was
+	// formed and held count how often all of a gang was ungated, and a ledger was
 	// written that holds something. honest counts the honest pods that were placed in time.
 	formed, held, honest int
 	// reserved are those for which room was kept since they waited for long.

@@ -127,7 +127,7 @@ func TestSearchRestarts(t *testing.T) {
 				}
 			}
 			if podstate.Gated(s.get("m0")) || len(s.allocator.scheduler.Searches()) > 0 {
-				t.Errorf("not done in %v; told %q", scheduling.RoundTime<<2, s.told())
+				t.Errorf("not done in %v; events %q", scheduling.RoundTime<<2, s.newEvents())
 			}
 		})
 	}
@@ -151,7 +151,7 @@ func TestSearchIsJudgedAgain(t *testing.T) {
 		s.queue.ring()
 	}
 	if restarts == 0 || podstate.Gated(s.get("m0")) {
-		t.Fatalf("began %d times again, at the gate: %v; told %q", restarts, podstate.Gated(s.get("m0")), s.told())
+		t.Fatalf("began %d times again, at the gate: %v; events %q", restarts, podstate.Gated(s.get("m0")), s.newEvents())
 	}
 	for i := range members {
 		if at := podstate.TargetNode(s.get(fmt.Sprint("m", i))); at != "n1" {
@@ -250,7 +250,7 @@ func TestHostileChurn(t *testing.T) {
 	var last *corev1.Pod
 	for second := 0; podstate.Gated(s.get("m0")); second++ {
 		if second == 60 {
-			t.Fatalf("still at the gate after %v; told %q", s.world.clock.Since(start), s.told())
+			t.Fatalf("still at the gate after %v; events %q", s.world.clock.Since(start), s.newEvents())
 		}
 		p := s.addPlain(fmt.Sprint("foreign", second), "n0", fmt.Sprint(1+second%2))
 		if last != nil {

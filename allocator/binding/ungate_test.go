@@ -138,8 +138,8 @@ func TestPlacedIsToldWhoWaited(t *testing.T) {
 			<-events.Events
 		}
 		f.must(f.Ungate(t.Context(), f.Cache.Current(p), "n"))
-		if told := len(events.Events) > 0; told != waited {
-			t.Errorf("waited: %v, told where it is: %v", waited, told)
+		if sent := len(events.Events) > 0; sent != waited {
+			t.Errorf("waited: %v, sent where it is: %v", waited, sent)
 		}
 	}
 }

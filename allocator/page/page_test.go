@@ -230,7 +230,7 @@ func TestReservedRoom(t *testing.T) {
 	s.Gated = func() ([]*corev1.Pod, error) {
 		return append(web, gated("alone", noon), gated("held", noon, "queue.example/hold")), nil
 	}
-	told := func(pod, reason, message string, after time.Duration) corev1.Event {
+	sent := func(pod, reason, message string, after time.Duration) corev1.Event {
 		e := event(pod, message, noon.Add(after))
 		e.Reason = reason
 		return e
@@ -238,10 +238,10 @@ func TestReservedRoom(t *testing.T) {
 	const room = "reserved on node gpu-1 GPU 0, GPU 1, waits for pods a, b to end"
 	s.Events = func(context.Context) ([]corev1.Event, error) {
 		return []corev1.Event{
-			told("web-0", view.ReasonPreempting, room+", about 40s", 0), told("web-1", view.ReasonPreempting, room+", about 40s", 0),
-			told("web-0", "VernierWaiting", "needs <100> %", time.Minute), told("web-1", "VernierWaiting", "needs <100> %", time.Minute),
-			told("alone", view.ReasonReserved, "reserved on node gpu-1 GPU 2, which is being freed", 0),
-			told("held", view.ReasonReserved, room, 0), told("gone", view.ReasonReserved, room, 0),
+			sent("web-0", view.ReasonPreempting, room+", about 40s", 0), sent("web-1", view.ReasonPreempting, room+", about 40s", 0),
+			sent("web-0", "VernierWaiting", "needs <100> %", time.Minute), sent("web-1", "VernierWaiting", "needs <100> %", time.Minute),
+			sent("alone", view.ReasonReserved, "reserved on node gpu-1 GPU 2, which is being freed", 0),
+			sent("held", view.ReasonReserved, room, 0), sent("gone", view.ReasonReserved, room, 0),
 		}, nil
 	}
 	text := ask(newPage(s, keys{}), http.MethodGet, "/", "good", nil).Body.String()

@@ -50,7 +50,7 @@ func TestHostilePriorityClass(t *testing.T) {
 			if got := fmt.Sprint(f.preempt(w)); got != tt.want {
 				t.Errorf("evicted %s, want %s", got, tt.want)
 			}
-			if text := f.told(); strings.Contains(text, reason) != tt.barred {
+			if text := f.newEvents(); strings.Contains(text, reason) != tt.barred {
 				t.Errorf("event %q", text)
 			}
 		})

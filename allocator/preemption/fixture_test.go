@@ -226,7 +226,7 @@ func (f *fixture) gone(p *corev1.Pod, node string) {
 }
 
 // told is the last event since the last call.
-func (f *fixture) told() (last string) {
+func (f *fixture) newEvents() (last string) {
 	for len(f.events.Events) > 0 {
 		last = <-f.events.Events
 	}

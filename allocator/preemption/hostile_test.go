@@ -220,8 +220,8 @@ func TestHostileVictimsThatStay(t *testing.T) {
 				if got := f.preempt(w); len(got) > 0 || f.reserved(w) != "" {
 					t.Fatalf("evicted %v, reserved %s", got, f.reserved(w))
 				}
-				if told := f.told(); !strings.HasSuffix(told, "short; "+want) || namespace != "ns" && strings.Contains(told, secret) {
-					t.Errorf("told %q, want %q", told, want)
+				if sent := f.newEvents(); !strings.HasSuffix(sent, "short; "+want) || namespace != "ns" && strings.Contains(sent, secret) {
+					t.Errorf("events %q, want %q", sent, want)
 				}
 			})
 		}
@@ -249,8 +249,8 @@ func TestBarringCounts(t *testing.T) {
 	f.preempt(w)
 	const want = "3 pod(s) of lower priority would make room and cannot leave: " +
 		"2: PodDisruptionBudget b allows 1 evictions now, needs 0 healthy pods and has 0, 1: pod late is being deleted, and has not ended 30s after its grace period"
-	if told := f.told(); !strings.HasSuffix(told, want) {
-		t.Errorf("told %q, want %q", told, want)
+	if sent := f.newEvents(); !strings.HasSuffix(sent, want) {
+		t.Errorf("events %q, want %q", sent, want)
 	}
 }
 
@@ -300,8 +300,8 @@ func TestHostileEndThatDoesNotCome(t *testing.T) {
 	if f.reservations.Review(); f.reserved(w) != "" {
 		t.Fatalf("still reserved: %q", f.reserved(w))
 	}
-	if told := f.told(); told != "Normal VernierUnreserved room is reserved for it no longer: a pod that was to leave is still there" {
-		t.Errorf("told %q", told)
+	if sent := f.newEvents(); sent != "Normal VernierUnreserved room is reserved for it no longer: a pod that was to leave is still there" {
+		t.Errorf("events %q", sent)
 	}
 	if got := f.reserveHeads(w); got[0] != "head[GPU-n-1] [busy]" {
 		t.Errorf("reserved %q, want elsewhere", got)
@@ -345,7 +345,7 @@ func TestHostileImageThatNeverComes(t *testing.T) {
 				t.Fatalf("its room is reserved still: %s", f.reserved(first))
 			}
 			f.clock.Step(StartLate)
-			f.told()
+			f.newEvents()
 			if tt.then != nil {
 				p = p.DeepCopy()
 				tt.then(p)
@@ -353,7 +353,7 @@ func TestHostileImageThatNeverComes(t *testing.T) {
 			}
 			second := f.waiter(holder("second", 60, 10, made("rs"), func(p *corev1.Pod) { p.Namespace = tt.after }))
 			f.queue.MarkUnschedulable(podsOf(second), false, "short", "short")
-			f.told()
+			f.newEvents()
 			if got := fmt.Sprint(f.preempt(second)); got != tt.want {
 				t.Errorf("evicted %s for the next of its controller, want %s", got, tt.want)
 			}
@@ -361,8 +361,8 @@ func TestHostileImageThatNeverComes(t *testing.T) {
 				return
 			}
 			const want = "no room is made for it: pod first of its controller got the room that was reserved for it, and has not started for 10m0s: ImagePullBackOff: no such image"
-			if told := f.told(); !strings.Contains(told, want) {
-				t.Errorf("told %q, want %q", told, want)
+			if sent := f.newEvents(); !strings.Contains(sent, want) {
+				t.Errorf("events %q, want %q", sent, want)
 			}
 			if got := f.reserveHeads(second); got[0] != "" {
 				t.Errorf("reserved %q", got)
@@ -392,7 +392,7 @@ func TestHostileSelectorThatChanges(t *testing.T) {
 	if got := f.reserveHeads(w); got[0] == "" {
 		t.Fatal("nothing reserved")
 	}
-	f.told()
+	f.newEvents()
 	recheck := func(w Waiter) string {
 		if err := f.Recheck(t.Context(), w); err != nil {
 			t.Fatal(err)
@@ -414,8 +414,8 @@ func TestHostileSelectorThatChanges(t *testing.T) {
 	if got := recheck(changed); got != "" {
 		t.Errorf("still reserved: %s", got)
 	}
-	if told := f.told(); told != "Normal VernierUnreserved room is reserved for it no longer: the scheduler would refuse the pod on node n: node(s) didn't match Pod's node affinity/selector" {
-		t.Errorf("told %q", told)
+	if sent := f.newEvents(); sent != "Normal VernierUnreserved room is reserved for it no longer: the scheduler would refuse the pod on node n: node(s) didn't match Pod's node affinity/selector" {
+		t.Errorf("events %q", sent)
 	}
 	if got := f.reserveHeads(changed); slices.Contains(got, "head") || got[0] != "" {
 		t.Errorf("reserved %q", got)

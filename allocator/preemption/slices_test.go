@@ -308,7 +308,7 @@ func TestHostileBudgetsAreTold(t *testing.T) {
 				t.Errorf("says %q", barred)
 			}
 			if got := <-events.Events; !strings.Contains(got, notify.ReasonBudgetsUnread) || !strings.Contains(got, "namespace "+namespace+" has more than 100 PodDisruptionBudgets") {
-				t.Errorf("the victims are told %q", got)
+				t.Errorf("the victims are events %q", got)
 			}
 		})
 	}
@@ -365,7 +365,7 @@ func TestRefusedEvictions(t *testing.T) {
 	if f.refuse = func(string, bool) error { return errors.New("no") }; true {
 		f.clock.Step(EvictAgain)
 		if err := f.Preempt(t.Context(), w, func() {}); err == nil {
-			t.Error("an error is not told")
+			t.Error("an error is not sent")
 		}
 	}
 }

@@ -195,8 +195,8 @@ func TestReferenceOfEvents(t *testing.T) {
 					t.Errorf("%s: %s is %s, which is not in docs/reference/events.md", path, name, reason)
 				}
 			}
-			for _, told := range loose(file) {
-				t.Errorf("%s: %s is told as it is: make it a constant whose name begins with reason, and list it in docs/reference/events.md", path, told)
+			for _, text := range loose(file) {
+				t.Errorf("%s: %s is a literal: make it a constant whose name begins with reason, and list it in docs/reference/events.md", path, text)
 			}
 			return nil
 		})
@@ -241,7 +241,7 @@ func reasons(file *ast.File) map[string]string {
 }
 
 // loose are the words in CamelCase that a file gives to what writes events.
-func loose(file *ast.File) (told []string) {
+func loose(file *ast.File) (texts []string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		call, is := n.(*ast.CallExpr)
 		if !is {
@@ -257,10 +257,10 @@ func loose(file *ast.File) (told []string) {
 				continue
 			}
 			if value, is := arg.(*ast.BasicLit); is && regexp.MustCompile(`^"[A-Z][A-Za-z]+"$`).MatchString(value.Value) {
-				told = append(told, value.Value)
+				texts = append(texts, value.Value)
 			}
 		}
 		return true
 	})
-	return told
+	return texts
 }

@@ -121,7 +121,7 @@ func testCapacity(t *testing.T, c *cluster) {
 	})
 	// Invariant 4: what a pod asks for stays there with it.
 	n.edit(t, gpu1, func(d *v1alpha1.DeviceLedger) {
-		d.Slices = []v1alpha1.Slice{{Pod: "ill", Owner: "default/ill", Ctr: "main", Core: 10, Mem: 1024}}
+		d.Slices = []v1alpha1.Slice{{Pod: "unhealthy", Owner: "default/unhealthy", Ctr: "main", Core: 10, Mem: 1024}}
 	})
 	n.awaitCapacity(t, 2)
 	n.edit(t, gpu1, func(d *v1alpha1.DeviceLedger) { d.Slices = nil })

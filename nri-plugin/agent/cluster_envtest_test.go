@@ -354,7 +354,7 @@ func (g *gpus) Scan() (device.Snapshot, error) {
 	return s, nil
 }
 
-// EnableMIG notes which device the ledger has nothing on, and shows as ill, just then.
+// EnableMIG notes which device the ledger has nothing on, and shows as unhealthy, just then.
 func (g *gpus) EnableMIG(uuid string) error {
 	if g.switched != nil {
 		g.switched(uuid)
@@ -401,7 +401,7 @@ func (g *gpus) hang() (answers func()) {
 	return sync.OnceFunc(func() { close(slow) })
 }
 
-// WaitEvent never sees an event: this driver tells of ill health by the scan.
+// WaitEvent never sees an event: this driver tells of bad health by the scan.
 func (g *gpus) WaitEvent(timeout time.Duration) bool {
 	<-time.After(timeout)
 	return false

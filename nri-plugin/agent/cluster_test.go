@@ -81,7 +81,7 @@ func TestContainersAreWarnedEach(t *testing.T) {
 		}
 	}
 	if again := next(t, w.changed); again.Regarding.FieldPath != "spec.containers{main}" || again.Series == nil {
-		t.Errorf("told again: %+v", again)
+		t.Errorf("sent again: %+v", again)
 	}
 }
 
@@ -185,10 +185,10 @@ func (w *warnings) Warn(pod hooks.PodRef, reason, message string) {
 	*w = append(*w, pod.Namespace+"/"+pod.Name+" "+string(pod.UID)+" "+pod.Container+" "+reason+": "+message)
 }
 
-// A static pod that asks for a share is told that it gets none, where kubectl describe looks
+// A static pod that asks for a share gets an event that it gets none, where kubectl describe looks
 // for its events, and no other pod is.
 func TestStaticPodsAreTold(t *testing.T) {
-	told := warnings{}
+	sent := warnings{}
 	for name, of := range map[string]struct {
 		annotation string
 		asks       corev1.ResourceName
@@ -201,11 +201,11 @@ func TestStaticPodsAreTold(t *testing.T) {
 			Requests: corev1.ResourceList{of.asks: resource.MustParse("10")}}}}
 		slim, err := slimPod(p)
 		must.Do(t, err)
-		tellStatic(slim, &told)
+		tellStatic(slim, &sent)
 	}
-	tellStatic(&v1alpha1.SliceLedger{}, &told)
-	if len(told) != 1 || !strings.HasPrefix(told[0], "ns/static own main StaticPodWithShare: container main asks for a share, and a static pod gets none") {
-		t.Errorf("told %q", told)
+	tellStatic(&v1alpha1.SliceLedger{}, &sent)
+	if len(sent) != 1 || !strings.HasPrefix(sent[0], "ns/static own main StaticPodWithShare: container main asks for a share, and a static pod gets none") {
+		t.Errorf("events %q", sent)
 	}
 }
 

@@ -41,20 +41,20 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// Invariant 4: a device that is ill, or gone, counts for as long as it has slices. A
+// Invariant 4: a device that is unhealthy, or gone, counts for as long as it has slices. A
 // kubelet that starts over ends running pods that ask for more than there is.
 func TestCounted(t *testing.T) {
 	now := &device.Snapshot{Devices: []v1alpha1.DeviceStatus{
 		{UUID: "well", Mem: 10, Healthy: true}, {UUID: "well-and-free", Mem: 10, Healthy: true},
-		{UUID: "ill", Mem: 10}, {UUID: "ill-and-free", Mem: 10},
+		{UUID: "unhealthy", Mem: 10}, {UUID: "unhealthy-and-free", Mem: 10},
 	}}
 	l := &v1alpha1.SliceLedger{}
-	for _, uuid := range []string{"well", "ill", "gone"} {
+	for _, uuid := range []string{"well", "unhealthy", "gone"} {
 		l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: uuid, Core: 100, Mem: 10, Slices: []v1alpha1.Slice{
 			{Pod: "a", Owner: "ns/a", Ctr: "main", Core: 10, Mem: 1}, {Pod: "b", Owner: "ns/b", Ctr: "main", Core: 10, Mem: 1},
 		}})
 	}
-	l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: "ill-and-free", Core: 100, Mem: 10})
+	l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: "unhealthy-and-free", Core: 100, Mem: 10})
 	var got []string
 	for _, d := range Counted(now, ledger.NewIndex(l)) {
 		if got = append(got, d.UUID); d.Mem != 10 {
@@ -62,7 +62,7 @@ func TestCounted(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	if want := []string{"gone", "ill", "well", "well-and-free"}; !slices.Equal(got, want) {
+	if want := []string{"gone", "unhealthy", "well", "well-and-free"}; !slices.Equal(got, want) {
 		t.Errorf("counted %v, want %v", got, want)
 	}
 }

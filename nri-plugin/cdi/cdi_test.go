@@ -131,7 +131,7 @@ func TestMissingNodeIsIll(t *testing.T) {
 	}
 }
 
-// A spec that cannot be written makes every device ill: nothing could be given.
+// A spec that cannot be written makes every device unhealthy: nothing could be given.
 func TestUnwritableIsIll(t *testing.T) {
 	_, root, lib, now := machine(t)
 	file := filepath.Join(t.TempDir(), "file")

@@ -205,7 +205,7 @@ func TestCheck(t *testing.T) {
 		"right":      {shows: one(healthy)},
 		"NVML fails": {shows: one(healthy), err: errors.New("no driver"), says: "no driver"},
 		"gone":       {shows: Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: "GPU-y", Healthy: true}}}, says: "not on this node"},
-		"ill":        {shows: one(v1alpha1.DeviceStatus{Reason: "Xid 48"}), says: "Xid 48"},
+		"unhealthy":  {shows: one(v1alpha1.DeviceStatus{Reason: "Xid 48"}), says: "Xid 48"},
 		"lost this moment": {shows: one(healthy),
 			memory: func() (v1alpha1.MiB, error) { return 0, errors.New("GPU is lost") }, says: "GPU is lost"},
 		"some MiB less": {shows: one(healthy), memory: func() (v1alpha1.MiB, error) { return 99, nil }},

@@ -196,9 +196,9 @@ func TestCreateRefused(t *testing.T) {
 			},
 			says: []string{"connection refused", "API server"},
 		},
-		"device ill": {
+		"device unhealthy": {
 			shares: share30,
-			change: func(n *testNode, _ *api.PodSandbox) { n.gpus.ill[gpu0] = "Xid 79" },
+			change: func(n *testNode, _ *api.PodSandbox) { n.gpus.unhealthy[gpu0] = "Xid 79" },
 			says:   []string{"Xid 79"},
 		},
 		"device in MIG mode": {
@@ -346,7 +346,7 @@ func TestCreateCrash(t *testing.T) {
 	n.gpus.onCheck = func() {
 		go crashing.disconnect()
 		<-stuck
-		n.gpus.ill[gpu0] = "the agent is gone"
+		n.gpus.unhealthy[gpu0] = "the agent is gone"
 	}
 	t.Cleanup(func() { close(stuck) })
 	_, err := r.Create(pod, containerOf(pod, "main"))
@@ -367,7 +367,7 @@ func TestCreateHung(t *testing.T) {
 	pod, plain := podOf("a", share30), podOf("plain", "")
 	n.ledger.grant(gpu0, slice30(pod))
 	// What hung writes nothing when it goes on, after the test.
-	n.gpus.ill[gpu0] = "it hung"
+	n.gpus.unhealthy[gpu0] = "it hung"
 	// Every look into the ledger hangs: creations, and the next synchronization.
 	n.ledger.mu.Lock()
 	t.Cleanup(n.ledger.mu.Unlock)
@@ -411,7 +411,7 @@ func TestCreateBurst(t *testing.T) {
 // Invariants 1 and 6: a container does not start on slices that were moved since the
 // watch has shown them, nor on a device that they can be moved off this moment.
 func TestSlicesThatWereMoved(t *testing.T) {
-	ill := func(n *testNode) { n.ledger.ill = map[string]bool{gpu0: true} }
+	unhealthy := func(n *testNode) { n.ledger.unhealthy = map[string]bool{gpu0: true} }
 	tests := []struct {
 		name, placed string
 		behind       func(*testNode)
@@ -420,9 +420,9 @@ func TestSlicesThatWereMoved(t *testing.T) {
 		{"nothing moved", gpu0, func(*testNode) {}, "", gpu0},
 		{"behind, moved", gpu0, func(n *testNode) { n.ledger.behind = true }, gpu1, gpu1},
 		{"behind, not moved", gpu0, func(n *testNode) { n.ledger.behind = true }, gpu0, gpu0},
-		{"ill, moved", gpu0, ill, gpu1, gpu1},
-		{"ill, not moved", gpu0, ill, gpu0, ""},
-		{"taken back before it was let go", gpu1, func(*testNode) {}, gpu1, gpu1},
+		{"unhealthy, moved", gpu0, unhealthy, gpu1, gpu1},
+		{"unhealthy, not moved", gpu0, unhealthy, gpu0, ""},
+		{"taken back before it was released", gpu1, func(*testNode) {}, gpu1, gpu1},
 		{"another's annotation", gpu1, func(*testNode) {}, gpu0, gpu0},
 	}
 	for _, tt := range tests {

@@ -115,10 +115,10 @@ type testLedger struct {
 	watched v1alpha1.SliceLedger
 	server  *v1alpha1.SliceLedger
 	err     error
-	// behind is a watch that has not shown what was moved; ill are devices that the
+	// behind is a watch that has not shown what was moved; unhealthy are devices that the
 	// ledger does not show as well.
-	behind bool
-	ill    map[string]bool
+	behind    bool
+	unhealthy map[string]bool
 	// reads from the API server.
 	reads int
 }
@@ -130,7 +130,7 @@ func (l *testLedger) index(of *v1alpha1.SliceLedger) *ledger.Index {
 	}
 	of = of.DeepCopy()
 	for _, d := range of.Spec.Devices {
-		of.Status.Devices = append(of.Status.Devices, v1alpha1.DeviceStatus{UUID: d.UUID, Healthy: !l.ill[d.UUID]})
+		of.Status.Devices = append(of.Status.Devices, v1alpha1.DeviceStatus{UUID: d.UUID, Healthy: !l.unhealthy[d.UUID]})
 	}
 	return ledger.NewIndex(of)
 }
@@ -167,11 +167,11 @@ type nvml interface{ device.Library }
 type testGPUs struct {
 	// The rest of NVML is not called.
 	nvml
-	mu     sync.Mutex
-	ill    map[string]string
-	mig    map[string]v1alpha1.MIGState
-	driver v1alpha1.DriverStatus
-	limits map[string]v1alpha1.MiB
+	mu        sync.Mutex
+	unhealthy map[string]string
+	mig       map[string]v1alpha1.MIGState
+	driver    v1alpha1.DriverStatus
+	limits    map[string]v1alpha1.MiB
 	// falsify changes a limit on its way into the driver.
 	falsify func(v1alpha1.MiB) v1alpha1.MiB
 	setErr  error
@@ -195,7 +195,7 @@ type testGPUs struct {
 
 func newGPUs() *testGPUs {
 	return &testGPUs{
-		ill: map[string]string{}, limits: map[string]v1alpha1.MiB{}, driver: v1alpha1.DriverStatus{MemoryLimits: true},
+		unhealthy: map[string]string{}, limits: map[string]v1alpha1.MiB{}, driver: v1alpha1.DriverStatus{MemoryLimits: true},
 		falsify: func(m v1alpha1.MiB) v1alpha1.MiB { return m },
 	}
 }
@@ -204,7 +204,7 @@ func (g *testGPUs) Check(uuid string, mem v1alpha1.MiB) error {
 	if g.onCheck != nil {
 		g.onCheck()
 	}
-	if reason := g.ill[uuid]; reason != "" {
+	if reason := g.unhealthy[uuid]; reason != "" {
 		return errors.New(reason)
 	}
 	if mem != size {

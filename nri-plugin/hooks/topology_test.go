@@ -274,7 +274,7 @@ func TestHostileCPUs(t *testing.T) {
 	if cpus, err := create("forged", "", 100, forged); cpus != "" || err != nil {
 		t.Errorf("held to %q, %v", cpus, err)
 	}
-	// One takes what there is of a NUMA node: the next runs on all CPUs, and is told.
+	// One takes what there is of a NUMA node: the next runs on all CPUs, and gets an event.
 	if cpus, err := create("greedy", "numa", 3600, forged); cpus != "4-7" || err != nil {
 		t.Errorf("held to %q, %v", cpus, err)
 	}

@@ -276,7 +276,7 @@ func FingerprintOf(path string) Fingerprint {
 // replaced reports whether the driver was upgraded or removed under us: the old
 // library stays in this process, and goes on answering until the module is gone as
 // well, but the files that containers are given are others now. Without a path the
-// loader chose the file, and only the driver's own word tells.
+// loader chose the file, and only the driver's own word shows it.
 func (inv *Inventory) replaced() error {
 	if inv.library != "" && FingerprintOf(inv.library) != inv.loaded {
 		return fmt.Errorf("the driver's library %s was replaced: %w", inv.library, device.ErrReplaced)

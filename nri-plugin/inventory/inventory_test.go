@@ -78,7 +78,7 @@ func TestScan(t *testing.T) {
 			t.Errorf("device %d: %+v", i, d)
 		}
 		if !d.Healthy || d.Reason != "" {
-			t.Errorf("device %d is ill: %s", i, d.Reason)
+			t.Errorf("device %d is unhealthy: %s", i, d.Reason)
 		}
 		if mem, err := inv.Memory(d.UUID); err != nil || mem != want.mib {
 			t.Errorf("device %d: asked again: %d MiB, %v", i, mem, err)
@@ -168,7 +168,7 @@ func newCgroup(t *testing.T) string {
 	return ""
 }
 
-// A lost device is ill for as long as it is lost.
+// A lost device is unhealthy for as long as it is lost.
 func TestLost(t *testing.T) {
 	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}}})
 	inv := open(t, s, Options{})
@@ -180,7 +180,7 @@ func TestLost(t *testing.T) {
 		t.Errorf("lost: %+v", d)
 	}
 	if !now.Devices[0].Healthy {
-		t.Errorf("its neighbour is ill: %+v", now.Devices[0])
+		t.Errorf("its neighbour is unhealthy: %+v", now.Devices[0])
 	}
 	if _, err := inv.Memory(uuid); err == nil {
 		t.Error("a lost device answers")
@@ -192,7 +192,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// Critical events make a device ill, and only that one; faults of a program
+// Critical events make a device unhealthy, and only that one; faults of a program
 // don't.
 func TestEvents(t *testing.T) {
 	cases := map[string]struct {
@@ -217,7 +217,7 @@ func TestEvents(t *testing.T) {
 				t.Errorf("%+v, want a reason with %q", d, c.says)
 			}
 			if !now.Devices[0].Healthy {
-				t.Errorf("its neighbour is ill: %+v", now.Devices[0])
+				t.Errorf("its neighbour is unhealthy: %+v", now.Devices[0])
 			}
 		})
 	}
@@ -309,7 +309,7 @@ func TestLostFromTheStart(t *testing.T) {
 	must.Do(t, s.Xid("1", 48))
 	event(t, inv)
 	if got = scan(t, inv); got.Devices[1].Healthy {
-		t.Error("its events are not heard")
+		t.Error("its events are not received")
 	}
 	for _, device := range []string{"0", "1", "2"} {
 		must.Do(t, s.Lose(device))
@@ -320,7 +320,7 @@ func TestLostFromTheStart(t *testing.T) {
 }
 
 // Another device in the place of a known one, another library file and another kernel
-// module each need a process that loads NVML anew.
+// module each need a process that loads NVML again.
 func TestReplaced(t *testing.T) {
 	for name, test := range map[string]struct {
 		cause func(t *testing.T, s *simgpu.Sim, library string)

@@ -131,7 +131,7 @@ func TestNoPlacements(t *testing.T) {
 	}
 }
 
-// An event of one instance makes that one ill, for as long as it is there: its
+// An event of one instance makes that one unhealthy, for as long as it is there: its
 // neighbours and the device are well, and so is what is made in its place.
 func TestInstanceIll(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -161,7 +161,7 @@ func TestInstanceIll(t *testing.T) {
 		return d.Reason, instances
 	}
 	if device, all := reasons(); device != "" || len(all) != 2 || all[0] != "" || !strings.Contains(all[1], "Xid 48") {
-		t.Errorf("device %q, instances %q; want the second to be ill", device, all)
+		t.Errorf("device %q, instances %q; want the second to be unhealthy", device, all)
 	}
 	must.Do(t, inv.DestroyInstance(uuid, second))
 	reasons()

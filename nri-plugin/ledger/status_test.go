@@ -23,7 +23,7 @@ import (
 	"vernier.dev/vernier/test/must"
 )
 
-// Invariant 6: what the watch delivered before the agent said that a device is ill, or
+// Invariant 6: what the watch delivered before the agent said that a device is unhealthy, or
 // healthy again, is behind: slices may have been moved since.
 func TestBehindWhatIsWell(t *testing.T) {
 	scheme := runtime.NewScheme()
@@ -72,11 +72,11 @@ func TestBehindWhatIsWell(t *testing.T) {
 	expect("with nothing new to say", false)
 	healthy = false
 	must(write())
-	expect("ill", true)
+	expect("unhealthy", true)
 	deliver()
-	expect("ill, and delivered", false)
+	expect("unhealthy, and delivered", false)
 	if g := (Grant{UUID: "GPU-0"}); cache.Index().Healthy(g) {
-		t.Error("a device that is ill is shown as well")
+		t.Error("a device that is unhealthy is shown as well")
 	}
 	healthy, lost = true, true
 	if write() == nil {
@@ -172,9 +172,9 @@ func TestWellInstances(t *testing.T) {
 	x := NewIndex(l)
 	g := Grant{UUID: "GPU-0", Mode: v1alpha1.ModeMIG, MIG: place}
 	if x.Healthy(g) {
-		t.Error("an instance that is ill is shown as well")
+		t.Error("an instance that is unhealthy is shown as well")
 	}
 	if g.MIG.Start = 0; !x.Healthy(g) {
-		t.Error("another instance of the device is shown as ill")
+		t.Error("another instance of the device is shown as unhealthy")
 	}
 }

@@ -328,7 +328,7 @@ func TestHostileGhostThatIsDeletedAgain(t *testing.T) {
 	}
 }
 
-// One that cannot be ended is told of and tried again, one that ends by itself just now is not.
+// One that cannot be ended is reported and tried again, one that just ends on its own is not.
 func TestOutlivedCannotBeEnded(t *testing.T) {
 	w := newWorld(t, 0)
 	w.refuses = fmt.Errorf("process 7: %w", unix.ESRCH)

@@ -94,9 +94,9 @@ func (f files) turn(device int) (core, neighbours uint64, period, until time.Dur
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	told := b[64+64*device:] // as layout.Turn's word and Pace.Set have it
-	word := binary.LittleEndian.Uint64(told)
-	return word & 0x7f, word >> 7 & 1, time.Duration(word>>28&0xfffff) * time.Microsecond, time.Duration(binary.LittleEndian.Uint64(told[8:]))
+	words := b[64+64*device:] // as layout.Turn's word and Pace.Set have it
+	word := binary.LittleEndian.Uint64(words)
+	return word & 0x7f, word >> 7 & 1, time.Duration(word>>28&0xfffff) * time.Microsecond, time.Duration(binary.LittleEndian.Uint64(words[8:]))
 }
 
 // TestLoop: containers are neighbours per device; idle time goes to one that may

@@ -82,7 +82,7 @@ func randomly(random *rand.Rand) []*busy {
 // and the turns of others.
 func TestMeans(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 50 {
+	for range 200 {
 		all := randomly(random)
 		if len(all) < 2 {
 			continue

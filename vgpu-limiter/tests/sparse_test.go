@@ -8,7 +8,7 @@ import (
 )
 
 // TestSparseArrays: memory that was mapped under a sparse array stays charged until the
-// array goes, by itself or with its context, and as long as a handle refers to it. What is
+// array goes, alone or with its context, and as long as a handle refers to it. What is
 // unmapped, mapped over, or still to be unmapped by a stream is never charged less than the
 // device holds.
 func TestSparseArrays(t *testing.T) {

@@ -79,15 +79,15 @@ func TestUnclaimed(t *testing.T) {
 		f.again(name, RefusedGrace)
 		f.want(name+", at first", true, true, 0)
 		f.check(RefusedGrace)
-		if told := f.told(); len(told) != 1 || !strings.Contains(told[0], notify.ReasonIgnored) || !strings.Contains(told[0], `"another"`) {
-			t.Errorf("%s: told %q", name, told)
+		if sent := f.newEvents(); len(sent) != 1 || !strings.Contains(sent[0], notify.ReasonIgnored) || !strings.Contains(sent[0], `"another"`) {
+			t.Errorf("%s: events %q", name, sent)
 		}
 		f.again(name, RefusedHold-RefusedGrace)
 		f.check(RefusedHold - RefusedGrace - time.Second)
 		f.want(name+", before its time", true, true, 0)
 		f.check(time.Second)
-		if told := f.told(); len(told) == 0 || !strings.Contains(told[0], "the scheduler has not bound it") {
-			t.Errorf("%s: told %q", name, told)
+		if sent := f.newEvents(); len(sent) == 0 || !strings.Contains(sent[0], "the scheduler has not bound it") {
+			t.Errorf("%s: events %q", name, sent)
 		}
 		f.want(name+", at its time", has.pod, !has.pod, 0)
 	}
@@ -114,7 +114,7 @@ func TestUnclaimedThenRefused(t *testing.T) {
 	f := newFixture(t, unclaimed, objects.Controlled)
 	f.check(0)
 	f.check(RefusedGrace)
-	f.told()
+	f.newEvents()
 	f.status(true, refused)
 	f.check(0)
 	f.want("refused in the end", true, true, 0)
@@ -130,8 +130,8 @@ func TestVolumeThatNeverComes(t *testing.T) {
 	f.claims = "PersistentVolumeClaim data is not bound (StorageClass slow, provisioner nobody)"
 	f.check(0)
 	f.check(RefusedGrace)
-	if told := f.told(); len(told) != 1 || !strings.Contains(told[0], f.claims) || !strings.Contains(told[0], "placed on node n") {
-		t.Errorf("told %q", told)
+	if sent := f.newEvents(); len(sent) != 1 || !strings.Contains(sent[0], f.claims) || !strings.Contains(sent[0], "placed on node n") {
+		t.Errorf("events %q", sent)
 	}
 	f.status(true, func(p *corev1.Pod) {
 		p.Status.NominatedNodeName = ""
@@ -142,8 +142,8 @@ func TestVolumeThatNeverComes(t *testing.T) {
 	f.check(RefusedHold - RefusedGrace - 2*time.Second)
 	f.want("before its time", true, true, 0)
 	f.check(time.Second)
-	if told := f.told(); len(told) == 0 || !strings.Contains(told[len(told)-1], f.claims) || !strings.Contains(told[len(told)-1], "given back") {
-		t.Errorf("told %q", told)
+	if sent := f.newEvents(); len(sent) == 0 || !strings.Contains(sent[len(sent)-1], f.claims) || !strings.Contains(sent[len(sent)-1], "given back") {
+		t.Errorf("events %q", sent)
 	}
 	f.want("at its time", true, false, 0)
 }

@@ -116,12 +116,12 @@ func (f *fixture) want(when string, pod, slices bool, events int) {
 	if got := len(f.ledger().Spec.Devices[0].Slices) > 0; got != slices {
 		f.t.Errorf("%s it has slices: %v, want %v", when, got, slices)
 	}
-	if got := f.told(); len(got) != events {
-		f.t.Errorf("%s told %q, want %d events", when, got, events)
+	if got := f.newEvents(); len(got) != events {
+		f.t.Errorf("%s events %q, want %d events", when, got, events)
 	}
 }
 
-func (f *fixture) told() (events []string) {
+func (f *fixture) newEvents() (events []string) {
 	for len(f.events.Events) > 0 {
 		events = append(events, <-f.events.Events)
 	}

@@ -147,8 +147,8 @@ func (f *fixture) device(p *corev1.Pod, ctr string) string {
 	return ""
 }
 
-// told are the reasons of the events that were written, and how many others there were.
-func (f *fixture) told() (once []string, others int) {
+// newEvents are the reasons of the events that were written, and how many others there were.
+func (f *fixture) newEvents() (once []string, others int) {
 	f.t.Helper()
 	list := &corev1.EventList{}
 	f.must(f.api.List(f.t.Context(), list))

@@ -94,7 +94,7 @@ func TestStranded(t *testing.T) {
 		edit func(*corev1.Pod)
 		// after is how long the agent is away before the pod is looked at for the last time.
 		after         time.Duration
-		told, deleted bool
+		sent, deleted bool
 	}{
 		{"with a controller", objects.Controlled, strandedGrace, true, true},
 		{"without a controller", func(*corev1.Pod) {}, strandedGrace, true, false},
@@ -114,17 +114,17 @@ func TestStranded(t *testing.T) {
 			tt.edit(p)
 			f := newFixture(t, l, p)
 			f.reconcile(tt.after - time.Second)
-			if once, _ := f.told(); f.pod("p") == nil || len(once) != 0 {
-				t.Fatalf("before its time: %v, told %q", f.pod("p"), once)
+			if once, _ := f.newEvents(); f.pod("p") == nil || len(once) != 0 {
+				t.Fatalf("before its time: %v, events %q", f.pod("p"), once)
 			}
-			if again := f.work.Later[queue.Item{Node: "n"}]; (again == time.Second) != tt.told {
+			if again := f.work.Later[queue.Item{Node: "n"}]; (again == time.Second) != tt.sent {
 				t.Errorf("looked at again in %v", again)
 			}
 			f.reconcile(time.Second)
 			f.reconcile(0) // the watch has not shown it
-			once, _ := f.told()
-			if (f.pod("p") == nil) != tt.deleted || (len(once) == 1 && once[0] == notify.ReasonAgentAway) != tt.told {
-				t.Errorf("then: %v, told %q", f.pod("p"), once)
+			once, _ := f.newEvents()
+			if (f.pod("p") == nil) != tt.deleted || (len(once) == 1 && once[0] == notify.ReasonAgentAway) != tt.sent {
+				t.Errorf("then: %v, events %q", f.pod("p"), once)
 			}
 			if f.device(p, "a") != first {
 				t.Error("its slices were taken back: the agent has not said that nothing uses them")
@@ -156,9 +156,9 @@ func TestHealth(t *testing.T) {
 		events []string
 		writes int
 	}{
-		{"never ill", func() {}, "", "", nil, 0},
-		{"ill", device(false, "XID 79"), corev1.ConditionFalse, "XID 79", []string{notify.ReasonUnhealthy}, 1},
-		{"ill in other words", device(false, "XID 48"), corev1.ConditionFalse, "XID 48", []string{notify.ReasonUnhealthy}, 2},
+		{"never unhealthy", func() {}, "", "", nil, 0},
+		{"unhealthy", device(false, "XID 79"), corev1.ConditionFalse, "XID 79", []string{notify.ReasonUnhealthy}, 1},
+		{"unhealthy in other words", device(false, "XID 48"), corev1.ConditionFalse, "XID 48", []string{notify.ReasonUnhealthy}, 2},
 		{"the node is not ready", func() {
 			device(true, "")()
 			ready(metav1.ConditionFalse)
@@ -182,9 +182,9 @@ func TestHealth(t *testing.T) {
 				t.Errorf("%s: since %v, want %v", s.name, c.LastTransitionTime, since)
 			}
 		}
-		once, _ := f.told()
+		once, _ := f.newEvents()
 		if slices.Sort(once); status != s.status || !strings.Contains(text, s.text) || strings.Count(text, "XID") > 1 || !slices.Equal(once, s.events) || f.conditions != s.writes {
-			t.Errorf("%s: condition %q %q, told %q, %d writes; want %q, %q, %d", s.name, status, text, once, f.conditions, s.status, s.events, s.writes)
+			t.Errorf("%s: condition %q %q, events %q, %d writes; want %q, %q, %d", s.name, status, text, once, f.conditions, s.status, s.events, s.writes)
 		}
 	}
 	if healthOf(f.pod("well")) != nil || healthOf(f.pod("gated")) != nil {

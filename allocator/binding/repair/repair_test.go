@@ -96,7 +96,7 @@ func TestNoLedger(t *testing.T) {
 
 // Containers move off a device that failed before it was used.
 func TestReassign(t *testing.T) {
-	ill := func(l *v1alpha1.SliceLedger) { l.Status.Devices[0].Healthy = false }
+	unhealthy := func(l *v1alpha1.SliceLedger) { l.Status.Devices[0].Healthy = false }
 	gone := func(l *v1alpha1.SliceLedger) { l.Status.Devices = l.Status.Devices[1:] }
 	tests := []struct {
 		name string
@@ -106,21 +106,21 @@ func TestReassign(t *testing.T) {
 		edit func(*corev1.Pod, *v1alpha1.SliceLedger)
 		a    string
 	}{
-		{"ill", ill, nil, second},
+		{"unhealthy", unhealthy, nil, second},
 		{"gone", gone, nil, second},
 		{"no failure", func(*v1alpha1.SliceLedger) {}, nil, first},
-		{"it may be on no other device", ill, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Annotations[v1alpha1.AnnotationGPUUUID] = first }, first},
+		{"it may be on no other device", unhealthy, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Annotations[v1alpha1.AnnotationGPUUUID] = first }, first},
 		{"both failed", func(l *v1alpha1.SliceLedger) {
-			ill(l)
+			unhealthy(l)
 			l.Status.Devices[1].Healthy = false
 		}, nil, first},
 		{"no room", func(l *v1alpha1.SliceLedger) {
 			objects.Grant(l, objects.Halves("other", "c"), on{"c": 1})
-			ill(l)
+			unhealthy(l)
 		}, nil, first},
-		{"not tried yet", ill, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Status = corev1.PodStatus{} }, first},
-		{"a container of it has run", ill, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Status.ContainerStatuses[1].ContainerID = "id" }, first},
-		{"the node has it in use", ill, func(p *corev1.Pod, l *v1alpha1.SliceLedger) {
+		{"not tried yet", unhealthy, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Status = corev1.PodStatus{} }, first},
+		{"a container of it has run", unhealthy, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Status.ContainerStatuses[1].ContainerID = "id" }, first},
+		{"the node has it in use", unhealthy, func(p *corev1.Pod, l *v1alpha1.SliceLedger) {
 			l.Status.Slices = append(l.Status.Slices, v1alpha1.SliceStatus{Pod: p.UID, Ctr: "a", UUID: first})
 		}, first},
 	}
@@ -138,7 +138,7 @@ func TestReassign(t *testing.T) {
 				t.Errorf("a has %s and b %s, want %s and %s", a, b, tt.a, second)
 			}
 			moved := tt.a != first
-			if _, others := f.told(); (others == 1) != moved || (f.specs == 1) != moved {
+			if _, others := f.newEvents(); (others == 1) != moved || (f.specs == 1) != moved {
 				t.Errorf("moved: %v, with %d events and %d writes", moved, others, f.specs)
 			}
 		})
@@ -157,7 +157,7 @@ func TestReassignFollowsCPUs(t *testing.T) {
 		{"an init container has run", func(_ *v1alpha1.SliceLedger, p *corev1.Pod) {
 			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", ContainerID: "id", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 		}, "GPU-n-2"},
-		{"the device there is ill", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Devices[2].Healthy = false }, first},
+		{"the device there is unhealthy", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Devices[2].Healthy = false }, first},
 		{"no room there", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
 			objects.Grant(l, objects.Halves("other", "c"), on{"c": 2})
 		}, first},
@@ -191,7 +191,7 @@ func TestReassignFollowsCPUs(t *testing.T) {
 				t.Errorf("a has %s and b %s, want %s", a, b, tt.at)
 			}
 			moved := tt.at != first
-			_, others := f.told()
+			_, others := f.newEvents()
 			if (others == 1) != moved || (f.specs == 1) != moved {
 				t.Errorf("moved: %v, with %d events and %d writes", moved, others, f.specs)
 			}
@@ -278,7 +278,7 @@ func TestRestore(t *testing.T) {
 		lose func(*v1alpha1.SliceLedger) []*corev1.Pod
 		// want is the device of each pod's container a; told whether there was an event.
 		want map[string]string
-		told int
+		sent int
 	}{
 		{"two that do not run", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
 			return []*corev1.Pod{bound(objects.Halves("p", "a"), l, on{"a": 0}), bound(objects.Halves("q", "a"), l, on{"a": 1})}
@@ -328,8 +328,8 @@ func TestRestore(t *testing.T) {
 					t.Errorf("%s has not what it asks for: %v (%v)", p.Name, f.ledger().Spec, r.Err())
 				}
 			}
-			if _, others := f.told(); others != tt.told || f.specs != 1 {
-				t.Errorf("%d events and %d writes, want %d and 1", others, f.specs, tt.told)
+			if _, others := f.newEvents(); others != tt.sent || f.specs != 1 {
+				t.Errorf("%d events and %d writes, want %d and 1", others, f.specs, tt.sent)
 			}
 			if f.reconcile(0); f.specs != 1 {
 				t.Errorf("%d writes, and one had done it", f.specs)

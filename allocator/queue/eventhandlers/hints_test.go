@@ -175,8 +175,8 @@ func TestHints_HaveAllEventsOfPlugins(t *testing.T) {
 // of that, is not.
 func TestHints_OnVictims(t *testing.T) {
 	h, _ := newHandlers(t)
-	var told []string
-	h.OnVictims(func(namespace string) { told = append(told, namespace) })
+	var sent []string
+	h.OnVictims(func(namespace string) { sent = append(sent, namespace) })
 	ready := func(is corev1.ConditionStatus) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: is}}
@@ -214,9 +214,9 @@ func TestHints_OnVictims(t *testing.T) {
 		{"all PodGroups", []string{""}, func() { h.GroupsChanged(podrequest.Native) }},
 		{"a claim", nil, func() { h.Changed(nil, &corev1.PersistentVolumeClaim{}) }},
 	} {
-		told = nil
-		if step.do(); !slices.Equal(told, step.want) {
-			t.Errorf("%s: told %q, want %q", step.what, told, step.want)
+		sent = nil
+		if step.do(); !slices.Equal(sent, step.want) {
+			t.Errorf("%s: events %q, want %q", step.what, sent, step.want)
 		}
 	}
 }

@@ -8,36 +8,36 @@ import (
 	"time"
 )
 
-// Reasons that take turns are each told at once and then less and less, and the one
-// that stays is the last that was told.
+// Reasons that take turns are each sent at once and then less and less, and the one
+// that stays is the last that was sent.
 func TestFlappingReasonsMakeNoStorm(t *testing.T) {
 	start := time.Unix(0, 0)
 	var n Notices
-	told, last := 0, ""
+	sent, last := 0, ""
 	tell := func(cause string, now time.Time) {
 		if at, news := n.due(cause, "text of "+cause); news && !now.Before(at) {
 			n.enter(cause, "text of "+cause, now)
-			told, last = told+1, cause
+			sent, last = sent+1, cause
 		}
 	}
 	for second := range 24 * 3600 {
 		tell(string('a'+byte(second%2)), start.Add(time.Duration(second)*time.Second))
 	}
-	if told < 10 || told > 70 {
-		t.Errorf("two reasons that take turns each second: %d events within a day", told)
+	if sent < 10 || sent > 70 {
+		t.Errorf("two reasons that take turns each second: %d events within a day", sent)
 	}
 	for hour := range 3 {
 		tell("a", start.Add(time.Duration(24+hour)*time.Hour))
 	}
 	if last != "a" {
-		t.Errorf("what stays is a, and what was told last is %s", last)
+		t.Errorf("what stays is a, and what was sent last is %s", last)
 	}
-	n, told = Notices{}, 0
+	n, sent = Notices{}, 0
 	for second := range 3600 {
 		tell(fmt.Sprint(second), start.Add(time.Duration(second)*time.Second))
 	}
-	if told > NewsFreely+60 || len(n.by) > MaxCauses {
-		t.Errorf("another reason each second: %d events within an hour, %d remembered", told, len(n.by))
+	if sent > NewsFreely+60 || len(n.by) > MaxCauses {
+		t.Errorf("another reason each second: %d events within an hour, %d remembered", sent, len(n.by))
 	}
 }
 
@@ -46,16 +46,16 @@ func TestFlappingReasonsMakeNoStorm(t *testing.T) {
 func TestNotices_WhenFiguresChange(t *testing.T) {
 	for figures, want := range map[int][2]int{1: {1, 1}, 2: {10, 35}} {
 		var n Notices
-		told := 0
+		sent := 0
 		for minute := range 24 * 60 {
 			text, now := fmt.Sprint("needs ", minute%figures), time.Unix(int64(minute)*60, 0)
 			if at, news := n.due("short", text); news && !now.Before(at) {
 				n.enter("short", text, now)
-				told++
+				sent++
 			}
 		}
-		if told < want[0] || told > want[1] {
-			t.Errorf("%d figures: %d events within a day, want %v", figures, told, want)
+		if sent < want[0] || sent > want[1] {
+			t.Errorf("%d figures: %d events within a day, want %v", figures, sent, want)
 		}
 	}
 }

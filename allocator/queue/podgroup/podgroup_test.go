@@ -194,15 +194,15 @@ func TestChangesOfStateAreTold(t *testing.T) {
 	}))
 	defer server.Close()
 	cfg := &rest.Config{Host: server.URL}
-	told := 0
+	sent := 0
 	w := &Watcher{Sizes: &Sizes{}, Discovery: discovery.NewDiscoveryClientForConfigOrDie(cfg).RESTClient(),
-		Dynamic: dynamic.NewForConfigOrDie(cfg), AllChanged: func(podrequest.GroupAPI) { told++ }}
+		Dynamic: dynamic.NewForConfigOrDie(cfg), AllChanged: func(podrequest.GroupAPI) { sent++ }}
 	f := &follow{}
 	defer f.end()
 	for i, step := range []struct {
 		version string
 		read    bool
-		told    int
+		sent    int
 	}{{"v1", true, 1}, {"v1", false, 1}, {"v2", false, 2}, {"v2", true, 3}, {"", false, 4}, {"", false, 4}} {
 		version.Store(step.version)
 		if err := w.discover(t.Context(), podrequest.Native, f); err != nil {
@@ -212,8 +212,8 @@ func TestChangesOfStateAreTold(t *testing.T) {
 			// As the watch does, which finds no groups to list here.
 			w.note(podrequest.Native, served)
 		}
-		if told != step.told {
-			t.Errorf("step %d: told %d times, want %d", i, told, step.told)
+		if sent != step.sent {
+			t.Errorf("step %d: sent %d times, want %d", i, sent, step.sent)
 		}
 	}
 }

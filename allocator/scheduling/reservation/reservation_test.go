@@ -324,7 +324,7 @@ func TestReview(t *testing.T) {
 		"the other device is cordoned": {func(f *fixture, _ *corev1.Pod) {
 			f.change(func(l *v1alpha1.SliceLedger) { l.Spec.Cordons = []v1alpha1.Cordon{{UUID: "GPU-n-1"}} })
 		}, false},
-		"the device is ill": {func(f *fixture, _ *corev1.Pod) {
+		"the device is unhealthy": {func(f *fixture, _ *corev1.Pod) {
 			f.change(func(l *v1alpha1.SliceLedger) { l.Status.Devices[0].Healthy = false })
 		}, true},
 		"the device is gone": {func(f *fixture, _ *corev1.Pod) {

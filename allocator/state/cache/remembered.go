@@ -9,11 +9,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Remembered are the pods of which the cache keeps more than what the API server has. They are
-// placed at the moment or wait for their node, or were deleted before they were bound. At rest
-// there are those alone that wait for their node.
+// UnderWay is how many pods are placed at the moment, or were deleted before they were bound and
+// still hold slices. At rest there are none.
+func (c *Cache) UnderWay() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.placing) + len(c.deletedUnbound)
+}
+
+// Remembered are the pods that have their slices and wait for their node.
 func (c *Cache) Remembered() []types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Concat(slices.Collect(maps.Keys(c.placing)), slices.Collect(maps.Keys(c.deletedUnbound)), slices.Collect(maps.Keys(c.staged)))
+	return slices.Collect(maps.Keys(c.staged))
 }

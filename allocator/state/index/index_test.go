@@ -156,7 +156,7 @@ func TestDraft(t *testing.T) {
 		t.Error("a repeated event took the draft back")
 	}
 	if !x.Drop(known) || free() != 100 {
-		t.Errorf("free %d after the drop, want 100, and it to be told", free())
+		t.Errorf("free %d after the drop, want 100, and it to be sent", free())
 	}
 	x.Draft(known, next)
 	newest := ledger("n", 3)
@@ -178,7 +178,7 @@ func TestPutTellsWhatHelps(t *testing.T) {
 	}
 	step("new", 1, true, func(*v1alpha1.SliceLedger) {})
 	step("unchanged", 2, false, func(*v1alpha1.SliceLedger) {})
-	step("ill", 3, false, func(l *v1alpha1.SliceLedger) { l.Status.Devices[0].Healthy = false })
+	step("unhealthy", 3, false, func(l *v1alpha1.SliceLedger) { l.Status.Devices[0].Healthy = false })
 	step("healthy again", 4, true, func(*v1alpha1.SliceLedger) {})
 	step("not ready", 5, false, func(l *v1alpha1.SliceLedger) { l.Status.Conditions = nil })
 	step("ready again", 6, true, func(*v1alpha1.SliceLedger) {})

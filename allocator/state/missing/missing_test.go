@@ -95,7 +95,7 @@ func TestInPlace(t *testing.T) {
 		want map[string]string
 	}{
 		{"lost", nil, both},
-		{"on a device that is ill", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Devices[0].Healthy = false }, both},
+		{"on a device that is unhealthy", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Devices[0].Healthy = false }, both},
 		{"on a device that is cordoned", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
 			l.Spec.Cordons = []v1alpha1.Cordon{{UUID: first}}
 		}, both},
@@ -164,7 +164,7 @@ func TestMoved(t *testing.T) {
 		{"the other device is cordoned", gone(func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
 			l.Spec.Cordons = []v1alpha1.Cordon{{UUID: second}}
 		}), nil},
-		{"a third device is ill", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
+		{"a third device is unhealthy", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
 			third := l.Status.Devices[1]
 			third.UUID, third.Index, third.Healthy = "GPU-n-2", 2, false
 			l.Status.Devices = append(l.Status.Devices[1:], third)

@@ -303,16 +303,16 @@ func TestSupports(t *testing.T) {
 	on := w.seen.Devices[0]
 	off, none := on, on
 	off.MIG, none.MIG = v1alpha1.MIGDisabled, v1alpha1.MIGUnsupported
-	ill, beside := on, one
+	unhealthy, beside := on, one
 	beside.Start++
-	ill.Instances = []v1alpha1.MIGInstance{{MIGPlace: one, UUID: "MIG-1", Reason: "Xid 48"}, {MIGPlace: beside, UUID: "MIG-2"}}
+	unhealthy.Instances = []v1alpha1.MIGInstance{{MIGPlace: one, UUID: "MIG-1", Reason: "Xid 48"}, {MIGPlace: beside, UUID: "MIG-2"}}
 	for _, c := range []struct {
 		device v1alpha1.DeviceStatus
 		place  v1alpha1.MIGPlace
 		says   string
 	}{
 		{on, one, ""}, {off, one, "MIG is off"}, {none, one, "no MIG"},
-		{ill, one, "unhealthy: Xid 48"}, {ill, beside, ""},
+		{unhealthy, one, "unhealthy: Xid 48"}, {unhealthy, beside, ""},
 		{on, v1alpha1.MIGPlace{Profile: 77, Size: 1}, "profile 77"}, {on, v1alpha1.MIGPlace{Profile: 19, Size: 2}, "profile 19 over 2"},
 	} {
 		err := w.Supports(c.device, ledger.Grant{MIG: c.place})

@@ -92,7 +92,7 @@ func TestSwitchOnlyWhatIsIdle(t *testing.T) {
 		"the runtime out of sight": func(w *whole) { w.blind = true },
 		"a process":                func(w *whole) { w.pids = []int{7} },
 		"MPS":                      func(w *whole) { w.d.MPS = true },
-		"ill":                      func(w *whole) { w.d.Healthy = false },
+		"unhealthy":                func(w *whole) { w.d.Healthy = false },
 		"in MIG mode":              func(w *whole) { w.d.MIG = v1alpha1.MIGEnabled },
 		"without MIG":              func(w *whole) { w.d.MIG = v1alpha1.MIGUnsupported },
 		"the ledger unwritten":     func(w *whole) { w.unwritten = errors.New("conflict") },

@@ -234,8 +234,8 @@ func TestFault(t *testing.T) {
 	w.daemons.status, w.daemons.clients = faulty, []int{41, 42}
 	w.must(w.Look(now))
 	w.must(w.Look(now.Add(drain - time.Second)))
-	if w.daemons.server != first || len(w.told) != 1 || !strings.HasPrefix(w.told[0], "team/a "+ReasonFault) {
-		t.Errorf("server %d, told %q", w.daemons.server, w.told)
+	if w.daemons.server != first || len(w.warnings) != 1 || !strings.HasPrefix(w.warnings[0], "team/a "+ReasonFault) {
+		t.Errorf("server %d, warned %q", w.daemons.server, w.warnings)
 	}
 	w.must(w.Look(now.Add(drain)))
 	if s := w.daemons; s.server == first || s.daemon != daemon || s.status != active || len(s.clients) > 0 || s.limits["server threads"] != "30.0" {
@@ -298,8 +298,8 @@ func TestFaultBeforeRestart(t *testing.T) {
 	w.must(w.Look(now))
 	w.daemons.clients = nil // they have ended by themselves
 	w.must(w.Look(now))
-	if w.daemons.server == first || len(w.told) != 1 {
-		t.Errorf("server %d, told %q", w.daemons.server, w.told)
+	if w.daemons.server == first || len(w.warnings) != 1 {
+		t.Errorf("server %d, warned %q", w.daemons.server, w.warnings)
 	}
 	w.must(w.Inject(c, &api.ContainerAdjustment{}))
 
@@ -335,7 +335,7 @@ func TestLostBeforeRestart(t *testing.T) {
 	w.containers = []mode.Container{c}
 	w.must(w.grant("b", 30, 1024)) // its container is not there yet
 	for _, blind := range []bool{false, true, true} {
-		w.told, w.daemons.server = nil, 0
+		w.warnings, w.daemons.server = nil, 0
 		if w.blind = blind; !blind {
 			w.daemons.daemon = 0
 		}
@@ -346,16 +346,16 @@ func TestLostBeforeRestart(t *testing.T) {
 		w.must(w.Look(time.Now()))
 		w.must(w.Settle())
 		w.must(w.Look(time.Now()))
-		if len(w.told) != 1 || !strings.HasPrefix(w.told[0], "team/a "+ReasonLost) {
-			t.Errorf("told %q", w.told)
+		if len(w.warnings) != 1 || !strings.HasPrefix(w.warnings[0], "team/a "+ReasonLost) {
+			t.Errorf("warned %q", w.warnings)
 		}
 	}
 	// Of one that runs nothing is told.
-	w.told = nil
+	w.warnings = nil
 	w.restart()
 	w.must(w.Settle())
-	if len(w.told) > 0 {
-		t.Errorf("told %q of a server that goes on", w.told)
+	if len(w.warnings) > 0 {
+		t.Errorf("warned %q of a server that goes on", w.warnings)
 	}
 }
 
@@ -367,8 +367,8 @@ func TestLost(t *testing.T) {
 	w.containers = []mode.Container{w.container("a")}
 	w.daemons.server = 0
 	w.must(w.Look(time.Now()))
-	if w.daemons.server == 0 || w.daemons.started != 1 || len(w.told) != 1 || !strings.Contains(w.told[0], ReasonLost) {
-		t.Errorf("%+v, told %q", w.daemons, w.told)
+	if w.daemons.server == 0 || w.daemons.started != 1 || len(w.warnings) != 1 || !strings.Contains(w.warnings[0], ReasonLost) {
+		t.Errorf("%+v, warned %q", w.daemons, w.warnings)
 	}
 
 	orphan := w.daemons.server

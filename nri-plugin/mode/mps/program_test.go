@@ -34,9 +34,9 @@ type node struct {
 	nvml    *inventory.Inventory
 	seen    device.Snapshot
 	ledger  v1alpha1.SliceLedger
-	// containers that run, and what their pods are told.
+	// containers that run, and what their pods are warned of.
 	containers []mode.Container
-	told       []string
+	warnings   []string
 }
 
 // newNode is for tests in a mount namespace of their own.
@@ -86,7 +86,7 @@ func (n *node) restart(dir string, daemons Daemons) {
 		Find:       func() (Daemons, error) { return daemons, nil },
 		Containers: func() ([]mode.Container, bool) { return n.containers, true },
 		Driver:     &driverlimit.Limit{Devices: n}, Root: Root,
-		Warn: func(c mode.Container, reason, _ string) { n.told = append(n.told, c.Owner+" "+reason) },
+		Warn: func(c mode.Container, reason, _ string) { n.warnings = append(n.warnings, c.Owner+" "+reason) },
 	})
 	if daemons == n.program {
 		n.patience, n.haste = long, long
@@ -323,7 +323,7 @@ func TestOptions(t *testing.T) {
 
 // A daemon that tells no status serves all the same, and nothing is taken for a fault.
 // Its server takes one user's clients at a time: the next one's server is held to the
-// limits too, and nobody is told of a loss.
+// limits too, and nobody is warned of a loss.
 func TestDriver535(t *testing.T) {
 	w := newWorld(t)
 	w.driver, w.daemons.old = "535.309.01", true
@@ -343,12 +343,12 @@ func TestDriver535(t *testing.T) {
 	if _, err := w.Apply(c, 1); err != nil || w.daemons.server == first || w.daemons.limits["server threads"] != "30.0" {
 		t.Errorf("%v, limits %v", err, w.daemons.limits)
 	}
-	if len(w.told) > 0 {
-		t.Errorf("the pods are told %q", w.told)
+	if len(w.warnings) > 0 {
+		t.Errorf("the pods are warned %q", w.warnings)
 	}
 }
 
-// Limits of a GiB and more are told in whole GiB alone: as many are what was set, fewer
+// Limits of a GiB and more are reported in whole GiB alone: as many are what was set, fewer
 // or more are not, and nothing smaller is rounded.
 func TestMemoryIsReadBackInWholeGiB(t *testing.T) {
 	for _, c := range []struct {

@@ -474,7 +474,7 @@ func hostileClient(t *testing.T, n *node) {
 	if info, err := os.Stat(log); err != nil || info.Size() > maxLog {
 		t.Errorf("its log: %v, %v", info, err)
 	}
-	if now := n.processes(); len(now) != len(before) || now[0] != before[0] || now[1] != before[1] || len(n.told) > 0 {
-		t.Errorf("processes %+v, before %+v; the pods were told %q", now, before, n.told)
+	if now := n.processes(); len(now) != len(before) || now[0] != before[0] || now[1] != before[1] || len(n.warnings) > 0 {
+		t.Errorf("processes %+v, before %+v; the pods were warned %q", now, before, n.warnings)
 	}
 }

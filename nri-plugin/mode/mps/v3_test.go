@@ -166,18 +166,18 @@ func TestRootEndsTheServer(t *testing.T) {
 	c := n.grant("a", 30, 1000)
 	n.containers = []mode.Container{c}
 	for _, command := range [][]string{{"server", "delete", ourServer, "--force"}, {"quit"}} {
-		n.told = nil
+		n.warnings = nil
 		if _, err := n.program.Run(n.files.folder(n.uuid()), long, command...); err != nil {
 			t.Fatal(err)
 		}
 		n.await(func() error {
-			if err := errors.Join(n.Look(time.Now()), n.Settle()); err != nil || len(n.told) > 0 {
+			if err := errors.Join(n.Look(time.Now()), n.Settle()); err != nil || len(n.warnings) > 0 {
 				return err
 			}
 			return fmt.Errorf("after %q nobody was told", command)
 		})
-		if !slices.Equal(n.told, []string{"team/a " + ReasonLost}) {
-			t.Errorf("%q: told %q", command, n.told)
+		if !slices.Equal(n.warnings, []string{"team/a " + ReasonLost}) {
+			t.Errorf("%q: warned %q", command, n.warnings)
 		}
 		n.allocates(c, 1000)
 	}
@@ -228,8 +228,8 @@ func TestNamespacesAfterAFault(t *testing.T) {
 	for _, at := range []time.Time{now, now.Add(drain)} {
 		must.Do(t, n.Look(at))
 	}
-	if !slices.Equal(n.told, []string{"team/a " + ReasonFault}) || old.refused == 0 {
-		t.Errorf("told %q; the name was refused %d times", n.told, old.refused)
+	if !slices.Equal(n.warnings, []string{"team/a " + ReasonFault}) || old.refused == 0 {
+		t.Errorf("warned %q; the name was refused %d times", n.warnings, old.refused)
 	}
 	after := n.processes()
 	if len(after) != 2 {

@@ -39,7 +39,7 @@ type world struct {
 	containers []mode.Container
 	blind      bool
 	missing    error
-	told       []string
+	warnings   []string
 	driver     string
 }
 
@@ -57,7 +57,7 @@ func (w *world) restart() {
 		Root:       func(uint32) bool { return false },
 		Containers: func() ([]mode.Container, bool) { return w.containers, !w.blind },
 		Warn: func(c mode.Container, reason, message string) {
-			w.told = append(w.told, c.Owner+" "+reason+" "+message)
+			w.warnings = append(w.warnings, c.Owner+" "+reason+" "+message)
 		},
 	})
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// context_info.c: what a context can be asked and told, without effect on the
+// context_info.c: what a context answers and takes, without effect on the
 // simulation but for cuCtxSynchronize.
 #define _GNU_SOURCE
 #include "internal.h"
 
-// What the current context is asked and told; OF is of one that may be given.
+// What the current context answers and takes; OF is of one that may be given.
 #define GET(name, type, fact)        \
     CUresult name(type *answer) {    \
         CUcontext ctx;               \

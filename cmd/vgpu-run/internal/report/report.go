@@ -59,7 +59,8 @@ func New(command []string, code int, wall time.Duration, limits layout.Limits, u
 			UUID: limit.UUID, CorePercent: limit.Core, MemoryLimit: limit.MemoryBytes,
 			MemoryUsed: used.UsedBytes, MemoryPeak: used.PeakBytes, MemoryRefusals: used.MemoryRefusals,
 			BusyNS: used.Busy.Nanoseconds(), ThrottledNS: used.Throttled.Nanoseconds(), Launches: used.Launches,
-			OthersNS: others.Worked[limit.UUID].Nanoseconds(),
+			// NVML's first sample is of a second that may have begun before the command did.
+			OthersNS: min(others.Worked[limit.UUID], wall).Nanoseconds(),
 		})
 	}
 	return r
