@@ -48,10 +48,10 @@ func NewCut(profiles []v1alpha1.MIGProfile, instances []v1alpha1.MIGInstance, gr
 // find is where a share of that much goes: on the smallest kind of instance that
 // holds it; one that is there already, or else where it leaves the largest instances
 // possible.
-func (c *Cut) find(need load) (v1alpha1.MIGPlace, bool) {
+func (c *Cut) find(need Amount) (v1alpha1.MIGPlace, bool) {
 	for i := range c.profiles {
 		p := &c.profiles[i]
-		if p.Core < need.core || p.Mem < need.mem {
+		if p.Core < need.Core || p.Mem < need.Mem {
 			continue
 		}
 		var best v1alpha1.MIGPlace
@@ -76,9 +76,9 @@ func (c *Cut) find(need load) (v1alpha1.MIGPlace, bool) {
 }
 
 // size is that of the smallest kind of instance that holds so much, 0 without one.
-func (c *Cut) size(need load) int32 {
+func (c *Cut) size(need Amount) int32 {
 	for i := range c.profiles {
-		if p := &c.profiles[i]; p.Core >= need.core && p.Mem >= need.mem {
+		if p := &c.profiles[i]; p.Core >= need.Core && p.Mem >= need.Mem {
 			return p.Size
 		}
 	}

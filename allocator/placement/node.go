@@ -56,27 +56,15 @@ type Device struct {
 	MPS, MPSOnly bool
 }
 
-// load is an amount on a device.
-type load struct {
-	core v1alpha1.Percent
-	mem  v1alpha1.MiB
-}
-
-func (l load) plus(m load) load { return load{l.core + m.core, l.mem + m.mem} }
-func (l load) most(m load) load { return load{max(l.core, m.core), max(l.mem, m.mem)} }
-
-// within reports whether l fits into the device's free room.
-func (l load) within(d *Device) bool { return l.core <= d.FreeCore && l.mem <= d.FreeMem }
-
-// share is a container's load on one device; false when it can never be a slice
+// load is a container's part on one device; false when it can never be a slice
 // of that device.
-func (c *Container) load(d *Device) (load, bool) {
+func (c *Container) load(d *Device) (Amount, bool) {
 	mem, err := c.Share.Memory(d.Mem)
 	// A slice of no memory could not even hold a context.
 	if err != nil || mem < 1 || mem > d.Mem {
-		return load{}, false
+		return Amount{}, false
 	}
-	return load{c.Share.Core, mem}, true
+	return Amount{Core: c.Share.Core, Mem: mem}, true
 }
 
 // on is the mode in which a slice of the container would be on the device; false
@@ -103,9 +91,9 @@ func (c *Container) mayCut() bool { return c.Mode == v1alpha1.ModeMIG || c.Mode 
 const wholeDevice = 100_000
 
 // leftover is what is left of a device under l, from 0 (full) to 2 × wholeDevice.
-func (d *Device) leftover(l load) int64 {
-	core := int64(d.FreeCore-l.core) * (wholeDevice / int64(v1alpha1.WholeGPU))
-	return core + int64(d.FreeMem-l.mem)*wholeDevice/int64(max(d.Mem, 1))
+func (d *Device) leftover(l Amount) int64 {
+	core := int64(d.FreeCore-l.Core) * (wholeDevice / int64(v1alpha1.WholeGPU))
+	return core + int64(d.FreeMem-l.Mem)*wholeDevice/int64(max(d.Mem, 1))
 }
 
 // take is the device with one more slice in that mode on it: what else it takes.

@@ -56,9 +56,7 @@ func (n *Node) Without(plan *Plan) *Node {
 	left := &Node{Name: n.Name, Devices: slices.Clone(n.Devices)}
 	for _, g := range plan.Grants {
 		dev := left.Device(g.UUID)
-		dev.FreeCore -= g.Core - g.ReuseCore
-		dev.FreeMem -= g.Mem - g.ReuseMem
-		dev.Slots--
+		dev.SetFree(dev.Free().Minus(g.Amount()))
 		dev.take(g.Mode, g.MIG)
 	}
 	return left
@@ -74,7 +72,7 @@ func (n *Node) Without(plan *Plan) *Node {
 // container's for the pod's life, and nothing of it is reused.
 func (s *search) book() []Grant {
 	app := s.phases - 1
-	booked := make([]load, len(s.node.Devices))
+	booked := make([]Amount, len(s.node.Devices))
 	for d := range booked {
 		booked[d] = s.loads[d][app]
 	}
@@ -84,16 +82,16 @@ func (s *search) book() []Grant {
 		for _, d := range s.chosen[i] {
 			dev := &s.node.Devices[d]
 			own, _ := c.load(dev)
-			g := Grant{Container: c.Name, UUID: dev.UUID, Index: dev.Index, Core: own.core, Mem: own.mem}
+			g := Grant{Container: c.Name, UUID: dev.UUID, Index: dev.Index, Core: own.Core, Mem: own.Mem}
 			g.Mode, _ = c.on(dev)
 			switch {
 			case dev.Cut != nil:
 				g.MIG = s.places[i]
 			case c.Kind == Init:
 				need := s.loads[d][s.runs[i].from]
-				g.ReuseCore = own.core - max(0, need.core-booked[d].core)
-				g.ReuseMem = own.mem - max(0, need.mem-booked[d].mem)
-				booked[d] = booked[d].most(need)
+				g.ReuseCore = own.Core - max(0, need.Core-booked[d].Core)
+				g.ReuseMem = own.Mem - max(0, need.Mem-booked[d].Mem)
+				booked[d] = booked[d].Most(need)
 			}
 			grants = append(grants, g)
 		}

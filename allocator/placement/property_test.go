@@ -32,18 +32,18 @@ func moments(containers []Container, at func(running []int)) {
 }
 
 // peakOf is the pod's peak on each device by playing its life.
-func peakOf(d *Demand, n *Node, chosen [][]int) []load {
-	peaks := make([]load, len(n.Devices))
+func peakOf(d *Demand, n *Node, chosen [][]int) []Amount {
+	peaks := make([]Amount, len(n.Devices))
 	moments(d.Containers, func(running []int) {
-		now := make([]load, len(n.Devices))
+		now := make([]Amount, len(n.Devices))
 		for _, i := range running {
 			for _, k := range chosen[i] {
 				own, _ := d.Containers[i].load(&n.Devices[k])
-				now[k] = now[k].plus(own)
+				now[k] = now[k].Plus(own)
 			}
 		}
 		for k := range now {
-			peaks[k] = peaks[k].most(now[k])
+			peaks[k] = peaks[k].Most(now[k])
 		}
 	})
 	return peaks
@@ -63,7 +63,7 @@ func holds(d *Demand, n *Node, chosen [][]int) bool {
 		}
 	}
 	for k, p := range peakOf(d, n, chosen) {
-		if !p.within(&n.Devices[k]) || count[k] > n.Devices[k].Slots || count[k] > 0 && !d.UUIDs.Allows(n.Devices[k].UUID) {
+		if !p.Fits(n.Devices[k].Free()) || count[k] > n.Devices[k].Slots || count[k] > 0 && !d.UUIDs.Allows(n.Devices[k].UUID) {
 			return false
 		}
 	}
@@ -138,7 +138,7 @@ func checkPlan(t *testing.T, d *Demand, n *Node, plan Plan) {
 		at[n.Devices[k].UUID] = k
 	}
 	chosen := make([][]int, len(d.Containers))
-	booked := make([]load, len(n.Devices))
+	booked := make([]Amount, len(n.Devices))
 	g := 0
 	for i, c := range d.Containers {
 		seen := map[int]bool{}
@@ -150,14 +150,14 @@ func checkPlan(t *testing.T, d *Demand, n *Node, plan Plan) {
 			switch {
 			case grant.Container != c.Name || seen[k]:
 				t.Fatalf("%+v %+v: grant %d is %+v", d, n, g-1, grant)
-			case own != (load{grant.Core, grant.Mem}):
+			case own != (Amount{Core: grant.Core, Mem: grant.Mem}):
 				t.Fatalf("%+v: %s is granted %+v, asks for %+v", d, c.Name, grant, own)
 			case grant.ReuseCore < 0 || grant.ReuseCore > grant.Core || grant.ReuseMem < 0 || grant.ReuseMem > grant.Mem:
 				t.Fatalf("%+v: reuse out of range", grant)
 			}
 			seen[k] = true
 			chosen[i] = append(chosen[i], k)
-			booked[k] = booked[k].plus(load{grant.Core - grant.ReuseCore, grant.Mem - grant.ReuseMem})
+			booked[k] = booked[k].Plus(Amount{Core: grant.Core - grant.ReuseCore, Mem: grant.Mem - grant.ReuseMem})
 		}
 	}
 	if g != len(plan.Grants) {

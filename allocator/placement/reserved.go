@@ -12,12 +12,9 @@ import (
 // leaving have left.
 type Reserved struct {
 	UUID string
-	// Grants are promised. LeavingCore, LeavingMem and LeavingSlots are booked still, by slices
-	// that end before the grants are made.
-	Grants       []Grant
-	LeavingCore  v1alpha1.Percent
-	LeavingMem   v1alpha1.MiB
-	LeavingSlots int
+	// Grants are promised. Leaving is booked still, by slices that end before the grants are made.
+	Grants  []Grant
+	Leaving Amount
 }
 
 // Hide is the node as others may use it. Of each device that is what is free, and no more than is
@@ -30,21 +27,16 @@ func (n *Node) Hide(reserved []Reserved) *Node {
 		if d == nil {
 			continue
 		}
-		core, mem, slots := r.LeavingCore, r.LeavingMem, r.LeavingSlots
-		before, was := d.Slots, load{d.FreeCore, d.FreeMem}
+		left, was := r.Leaving, d.Free()
 		for _, g := range r.Grants {
-			core -= g.Core - g.ReuseCore
-			mem -= g.Mem - g.ReuseMem
-			slots--
+			left = left.Minus(g.Amount())
 			if d.Cut == nil || !slices.Contains(d.Cut.taken, g.MIG) { // by one that leaves
 				d.take(g.Mode, g.MIG)
 			}
 		}
-		d.FreeCore = min(d.FreeCore, max(0, d.FreeCore+core))
-		d.FreeMem = min(d.FreeMem, max(0, d.FreeMem+mem))
-		d.ReservedCore += was.core - d.FreeCore
-		d.ReservedMem += was.mem - d.FreeMem
-		d.Slots = min(d.Slots, max(0, before+slots))
+		d.SetFree(d.Free().Least(was.Plus(left).Most(Amount{})))
+		d.ReservedCore += was.Core - d.FreeCore
+		d.ReservedMem += was.Mem - d.FreeMem
 	}
 	return seen
 }
@@ -54,7 +46,7 @@ func (n *Node) Holds(plan *Plan) bool {
 	left := &Node{Name: n.Name, Devices: slices.Clone(n.Devices)}
 	for _, g := range plan.Grants {
 		d := left.Device(g.UUID)
-		if d == nil || d.Slots < 1 || d.FreeCore < g.Core-g.ReuseCore || d.FreeMem < g.Mem-g.ReuseMem {
+		if d == nil || !g.Amount().Fits(d.Free()) {
 			return false
 		}
 		switch {

@@ -133,9 +133,7 @@ func leftBy(reserved []Reserved, plan *Plan) []Reserved {
 		if at < 0 {
 			continue // nothing is promised there
 		}
-		reserved[at].LeavingCore += g.Core - g.ReuseCore
-		reserved[at].LeavingMem += g.Mem - g.ReuseMem
-		reserved[at].LeavingSlots++
+		reserved[at].Leaving = reserved[at].Leaving.Plus(g.Amount())
 	}
 	return reserved
 }
@@ -221,10 +219,10 @@ func TestHide(t *testing.T) {
 		"nobody leaves":                {Reserved{Grants: []Grant{grant(10, 100)}}, 30, 200, 4},
 		"more than there is":           {Reserved{Grants: []Grant{grant(50, 400)}}, 0, 0, 4},
 		"two are promised":             {Reserved{Grants: []Grant{grant(10, 100), grant(20, 50)}}, 10, 150, 3},
-		"as much leaves":               {Reserved{Grants: []Grant{grant(50, 400)}, LeavingCore: 50, LeavingMem: 400, LeavingSlots: 1}, 40, 300, 5},
-		"more leaves than is promised": {Reserved{Grants: []Grant{grant(50, 400)}, LeavingCore: 60, LeavingMem: 600, LeavingSlots: 3}, 40, 300, 5},
-		"less leaves":                  {Reserved{Grants: []Grant{grant(50, 400)}, LeavingCore: 30, LeavingMem: 200, LeavingSlots: 1}, 20, 100, 5},
-		"of one thing less":            {Reserved{Grants: []Grant{grant(50, 100)}, LeavingCore: 0, LeavingMem: 100, LeavingSlots: 1}, 0, 300, 5},
+		"as much leaves":               {Reserved{Grants: []Grant{grant(50, 400)}, Leaving: Amount{50, 400, 1}}, 40, 300, 5},
+		"more leaves than is promised": {Reserved{Grants: []Grant{grant(50, 400)}, Leaving: Amount{60, 600, 3}}, 40, 300, 5},
+		"less leaves":                  {Reserved{Grants: []Grant{grant(50, 400)}, Leaving: Amount{30, 200, 1}}, 20, 100, 5},
+		"of one thing less":            {Reserved{Grants: []Grant{grant(50, 100)}, Leaving: Amount{0, 100, 1}}, 0, 300, 5},
 		"a part is reused":             {Reserved{Grants: []Grant{grant(10, 100), {UUID: d.UUID, Core: 30, Mem: 200, ReuseCore: 10, ReuseMem: 100, Mode: v1alpha1.ModeLimiter}}}, 10, 100, 3},
 		"elsewhere":                    {Reserved{UUID: "GPU-none", Grants: []Grant{grant(10, 100)}}, 40, 300, 5},
 	} {

@@ -29,7 +29,7 @@ type search struct {
 	// that init containers can reuse their room; the larger first.
 	order []int
 	// loads[d][p] is this pod's load on device d in phase p.
-	loads [][]load
+	loads [][]Amount
 	// slices[d] is the number of this pod's slices on device d.
 	slices []int
 	// chosen[i] are the devices of container i, places[i] where on its device it is
@@ -83,19 +83,19 @@ func (d *Demand) MayFit(n *Node) bool {
 }
 
 func (d *Demand) mayFit(n *Node, in domain) bool {
-	if d.SameGPU && !slices.ContainsFunc(n.Devices, func(dev Device) bool { return d.roomOn(&dev) }) {
-		return false
-	}
 	for i := range d.Containers {
-		c, found := &d.Containers[i], v1alpha1.DeviceCount(0)
+		found := v1alpha1.DeviceCount(0)
 		for j := range n.Devices {
 			dev := &n.Devices[j]
-			if own, ok := d.alone(c, dev); ok && in.has(j) && dev.Slots > 0 && own.within(dev) {
+			if need, ok := d.Need(i, dev); ok && in.has(j) && need.Fits(dev.Free()) {
 				found++
 			}
 		}
-		if found < c.Share.GPUs {
+		if found < d.Containers[i].Share.GPUs {
 			return false
+		}
+		if d.SameGPU {
+			break // it was the need of all
 		}
 	}
 	return true
@@ -103,35 +103,34 @@ func (d *Demand) mayFit(n *Node, in domain) bool {
 
 // alone is the container's load on the device; false where the pod may not use the device or
 // the container can never have a slice of it.
-func (d *Demand) alone(c *Container, dev *Device) (load, bool) {
+func (d *Demand) alone(c *Container, dev *Device) (Amount, bool) {
 	own, ok := c.load(dev)
 	_, may := c.on(dev)
 	return own, ok && may && d.Allows(c, dev)
 }
 
-// Alone is what the container at i takes of the device if it is there; false where it can't be.
-func (d *Demand) Alone(i int, dev *Device) (v1alpha1.Percent, v1alpha1.MiB, bool) {
-	own, ok := d.alone(&d.Containers[i], dev)
-	return own.core, own.mem, ok
-}
-
-// roomOn reports whether the device has room for the containers that run together in the
-// end. Where it has not, the pod does not fit on it; where it has, it still may not.
-func (d *Demand) roomOn(dev *Device) bool {
-	if dev.Slots < len(d.Containers) {
-		return false
+// Need is what the container at i cannot do without on the device, or all together with SameGPU;
+// false where it can never be there. With so much free it still may not fit.
+func (d *Demand) Need(i int, dev *Device) (need Amount, ok bool) {
+	if !d.SameGPU {
+		need, ok = d.alone(&d.Containers[i], dev)
+		need.Slots = 1
+		return need, ok
 	}
-	var sum load
+	// Those that run together in the end; inits run before them, and reuse their room.
+	var most Amount
 	for i := range d.Containers {
 		own, ok := d.alone(&d.Containers[i], dev)
 		if !ok {
-			return false
+			return need, false
 		}
-		if d.Containers[i].Kind != Init {
-			sum = sum.plus(own)
+		if most = most.Most(own); d.Containers[i].Kind != Init {
+			need = need.Plus(own)
 		}
 	}
-	return sum.within(dev)
+	need = need.Most(most)
+	need.Slots = len(d.Containers)
+	return need, true
 }
 
 func (s *search) plan() Plan {
@@ -147,7 +146,7 @@ func newSearch(demand *Demand, node *Node) *search {
 		demand: demand,
 		node:   node,
 		order:  make([]int, len(demand.Containers)),
-		loads:  make([][]load, len(node.Devices)),
+		loads:  make([][]Amount, len(node.Devices)),
 		slices: make([]int, len(node.Devices)),
 		chosen: make([][]int, len(demand.Containers)),
 		places: make([]v1alpha1.MIGPlace, len(demand.Containers)),
@@ -155,7 +154,7 @@ func newSearch(demand *Demand, node *Node) *search {
 	}
 	s.runs, s.phases = spans(demand.Containers)
 	s.near = slices.ContainsFunc(node.Devices, func(d Device) bool { return d.Near != v1alpha1.Near{} })
-	all := make([]load, len(node.Devices)*s.phases)
+	all := make([]Amount, len(node.Devices)*s.phases)
 	for d := range s.loads {
 		s.loads[d], all = all[:s.phases], all[s.phases:]
 	}
@@ -273,7 +272,7 @@ func (s *search) preferred(i int) []int {
 		device int
 		odd    bool
 		size   int32
-		more   load
+		more   Amount
 		opens  int64
 		left   int64
 	}
@@ -284,7 +283,7 @@ func (s *search) preferred(i int) []int {
 			continue
 		}
 		after, ok := s.peakWith(i, d)
-		if !ok || !after.within(dev) {
+		if !ok || !after.Fits(dev.Free()) {
 			continue
 		}
 		place, ok := s.lie(i, d)
@@ -292,7 +291,7 @@ func (s *search) preferred(i int) []int {
 			continue
 		}
 		before := s.peak(d)
-		choices = append(choices, choice{d, false, place.Size, load{after.core - before.core, after.mem - before.mem}, s.opens(d), dev.leftover(after)})
+		choices = append(choices, choice{d, false, place.Size, after.Minus(before), s.opens(d), dev.leftover(after)})
 	}
 	reuses := s.demand.Containers[i].Kind == Init
 	order := func(a, b choice) int {
@@ -302,7 +301,7 @@ func (s *search) preferred(i int) []int {
 			return c
 		}
 		if reuses {
-			if c := cmp.Or(cmp.Compare(a.more.core, b.more.core), cmp.Compare(a.more.mem, b.more.mem)); c != 0 {
+			if c := cmp.Or(cmp.Compare(a.more.Core, b.more.Core), cmp.Compare(a.more.Mem, b.more.Mem)); c != 0 {
 				return c
 			}
 		}
@@ -379,21 +378,21 @@ func (d *Demand) classes() bool {
 	return slices.ContainsFunc(d.Containers, func(c Container) bool { return c.Class != "" })
 }
 
-func (s *search) peak(d int) load {
-	var top load
+func (s *search) peak(d int) Amount {
+	var top Amount
 	for _, l := range s.loads[d] {
-		top = top.most(l)
+		top = top.Most(l)
 	}
 	return top
 }
 
 // peakWith is the peak on device d if container i were on it too.
-func (s *search) peakWith(i, d int) (load, bool) {
+func (s *search) peakWith(i, d int) (Amount, bool) {
 	own, ok := s.demand.Containers[i].load(&s.node.Devices[d])
 	top := s.peak(d)
 	runs := s.span(i, d)
 	for p := runs.from; p <= runs.to; p++ {
-		top = top.most(s.loads[d][p].plus(own))
+		top = top.Most(s.loads[d][p].Plus(own))
 	}
 	return top, ok
 }
@@ -436,7 +435,7 @@ func (s *search) add(i, d int) {
 	}
 	runs := s.span(i, d)
 	for p := runs.from; p <= runs.to; p++ {
-		s.loads[d][p] = s.loads[d][p].plus(own)
+		s.loads[d][p] = s.loads[d][p].Plus(own)
 	}
 	s.slices[d]++
 	s.chosen[i] = append(s.chosen[i], d)
@@ -449,7 +448,7 @@ func (s *search) drop(i, d int) {
 	}
 	runs := s.span(i, d)
 	for p := runs.from; p <= runs.to; p++ {
-		s.loads[d][p] = s.loads[d][p].plus(load{-own.core, -own.mem})
+		s.loads[d][p] = s.loads[d][p].Minus(own)
 	}
 	s.slices[d]--
 	s.chosen[i] = s.chosen[i][:len(s.chosen[i])-1]

@@ -138,18 +138,18 @@ func (s *Shortfall) closest(alone *Demand, nodes []*Node) {
 // nearness is how much of the amounts a device can serve, the scarcer side first, in
 // parts of wholeDevice, were nothing of it reserved; true when it can serve all of it now. Of
 // what is not possible there, it serves nothing.
-func (d *Device) nearness(need load, possible bool) (int64, bool) {
+func (d *Device) nearness(need Amount, possible bool) (int64, bool) {
 	if !possible {
 		return 0, false
 	}
 	core, mem := int64(wholeDevice), int64(wholeDevice)
-	if free := d.FreeCore + d.ReservedCore; need.core > free {
-		core = int64(free) * wholeDevice / int64(need.core)
+	if free := d.FreeCore + d.ReservedCore; need.Core > free {
+		core = int64(free) * wholeDevice / int64(need.Core)
 	}
-	if free := d.FreeMem + d.ReservedMem; need.mem > free {
-		mem = int64(free) * wholeDevice / int64(need.mem)
+	if free := d.FreeMem + d.ReservedMem; need.Mem > free {
+		mem = int64(free) * wholeDevice / int64(need.Mem)
 	}
-	fits := need.within(d) && d.Slots > 0
+	fits := need.Fits(d.Free()) && d.Slots > 0
 	if fits && d.Cut != nil {
 		_, fits = d.Cut.find(need)
 	}
@@ -173,7 +173,7 @@ func (s *Shortfall) apart(demand *Demand, nodes []*Node) {
 				}
 				near = append(near, int(dev.Index))
 				mem, _ = c.Share.Memory(dev.Mem)
-				if own, ok := demand.alone(c, dev); ok && dev.Slots > 0 && own.within(dev) {
+				if own, ok := demand.alone(c, dev); ok && dev.Slots > 0 && own.Fits(dev.Free()) {
 					enough++
 				}
 			}
@@ -188,7 +188,7 @@ func (s *Shortfall) apart(demand *Demand, nodes []*Node) {
 func (s *Shortfall) onOne(demand *Demand, nodes []*Node) {
 	s.SameGPU, s.GPUs, s.Mode = true, 1, demand.Containers[0].Mode
 	runs, phases := spans(demand.Containers)
-	loads, most := make([]load, phases), int64(-1)
+	loads, most := make([]Amount, phases), int64(-1)
 	for _, n := range nodes {
 		for d := range n.Devices {
 			dev := &n.Devices[d]
@@ -200,7 +200,7 @@ func (s *Shortfall) onOne(demand *Demand, nodes []*Node) {
 			}
 			need, possible := demand.peakOn(dev, runs, loads)
 			if near, _ := dev.nearness(need, possible); near > most || near == most && n.Name < s.Node {
-				most, s.Node, s.Best, s.Core, s.Mem = near, n.Name, *dev, need.core, need.mem
+				most, s.Node, s.Best, s.Core, s.Mem = near, n.Name, *dev, need.Core, need.Mem
 			}
 		}
 	}
@@ -208,7 +208,7 @@ func (s *Shortfall) onOne(demand *Demand, nodes []*Node) {
 
 // peakOn is the most that the containers need of the device at one time, if all are there;
 // false where one can't be. loads has the length of the pod's phases.
-func (d *Demand) peakOn(dev *Device, runs []span, loads []load) (top load, possible bool) {
+func (d *Demand) peakOn(dev *Device, runs []span, loads []Amount) (top Amount, possible bool) {
 	clear(loads)
 	possible = true
 	for i := range d.Containers {
@@ -219,8 +219,8 @@ func (d *Demand) peakOn(dev *Device, runs []span, loads []load) (top load, possi
 			at = span{0, len(loads) - 1}
 		}
 		for p := at.from; p <= at.to; p++ {
-			loads[p] = loads[p].plus(own)
-			top = top.most(loads[p])
+			loads[p] = loads[p].Plus(own)
+			top = top.Most(loads[p])
 		}
 	}
 	return top, possible
@@ -236,7 +236,7 @@ func (s *Shortfall) together(demand *Demand, nodes []*Node) {
 		for d := range n.Devices {
 			dev := &n.Devices[d]
 			if demand.allows(dev) {
-				left += dev.leftover(load{})
+				left += dev.leftover(Amount{})
 				sum.FreeCore += dev.FreeCore
 				sum.FreeMem += dev.FreeMem
 				sum.ReservedCore += dev.ReservedCore
@@ -250,15 +250,15 @@ func (s *Shortfall) together(demand *Demand, nodes []*Node) {
 	}
 	runs, phases := spans(demand.Containers)
 	for p := range phases {
-		var at load
+		var at Amount
 		for i := range demand.Containers {
 			c := &demand.Containers[i]
 			if runs[i].from <= p && p <= runs[i].to {
 				mem, _ := c.Share.Memory(s.Best.Mem)
-				at = at.plus(load{c.Share.Core * v1alpha1.Percent(c.Share.GPUs), mem * v1alpha1.MiB(c.Share.GPUs)})
+				at = at.Plus(Amount{Core: c.Share.Core * v1alpha1.Percent(c.Share.GPUs), Mem: mem * v1alpha1.MiB(c.Share.GPUs)})
 			}
 		}
-		s.Core, s.Mem = max(s.Core, at.core), max(s.Mem, at.mem)
+		s.Core, s.Mem = max(s.Core, at.Core), max(s.Mem, at.Mem)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // A pod for which others could be evicted if they might be waits for what keeps them: a budget, a
@@ -143,7 +144,7 @@ func (p *Preemption) barring(pods []*corev1.Pod, asker reservation.Asker) string
 			reasons[i] = fmt.Sprintf("%d: %s", seen[why], why)
 		}
 	}
-	return fmt.Sprintf("%d pod(s) of lower priority would make room and cannot leave: %s", barred, firstOf(reasons, 4))
+	return fmt.Sprintf("%d pod(s) of lower priority would make room and cannot leave: %s", barred, v1alpha1.NamesText(reasons, 4))
 }
 
 // barringGang is why the pod's gang may not end as a whole, empty where it may, or the pod alone.

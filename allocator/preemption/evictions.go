@@ -13,9 +13,9 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/preemption/victims"
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/scheduling/backfill"
+	"vernier.dev/vernier/allocator/scheduling/leaving"
 	"vernier.dev/vernier/allocator/scheduling/reservation"
 	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/allocator/state/grants"
@@ -33,7 +33,7 @@ type evictions struct {
 	// promised are pods that somebody else waits for.
 	promised map[types.UID]bool
 
-	candidates victims.Candidates
+	candidates leaving.Candidates
 	budgets    map[types.UID]int
 	// bars are what keeps pods from being evicted. all asks for none of it.
 	bars *bars
@@ -46,7 +46,7 @@ type evictions struct {
 type weighed struct {
 	ledger  *v1alpha1.SliceLedger
 	allowed int // priority.Classes.Version
-	weights *victims.Weights
+	weights *leaving.Weights
 }
 
 func (p *Preemption) newEvictions(asker reservation.Asker, bars *bars, all bool, until time.Time) *evictions {
@@ -54,7 +54,7 @@ func (p *Preemption) newEvictions(asker reservation.Asker, bars *bars, all bool,
 		bars.in[asker.Priority.Namespace], bars.known = true, true
 	}
 	e := &evictions{
-		Preemption: p, asker: asker, bars: bars, all: all, until: until, promised: map[types.UID]bool{}, candidates: victims.Candidates{Pods: map[types.UID]victims.Pod{}},
+		Preemption: p, asker: asker, bars: bars, all: all, until: until, promised: map[types.UID]bool{}, candidates: leaving.Candidates{Pods: map[types.UID]leaving.Pod{}},
 		budgets: map[types.UID]int{},
 	}
 	if len(p.weights) > 2*len(p.cache.Index.Names()) {
@@ -70,10 +70,10 @@ func (p *Preemption) newEvictions(asker reservation.Asker, bars *bars, all bool,
 	return e
 }
 
-func (e *evictions) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, _ victims.Room) (harm, bool) {
+func (e *evictions) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, _ leaving.Room) (harm, bool) {
 	w, allowed := e.Preemption.weights[ledger.Name], e.cache.Priorities.Version()
 	if w.ledger != ledger || w.allowed != allowed {
-		w = weighed{ledger, allowed, victims.Weigh(ledger, func(l *v1alpha1.SliceLedger) *placement.Node {
+		w = weighed{ledger, allowed, leaving.Weigh(ledger, func(l *v1alpha1.SliceLedger) *placement.Node {
 			less := *l
 			less.Status.Slices = nil
 			return index.Room(&less)
@@ -110,7 +110,7 @@ func (e *evictions) priority(uid types.UID) (int32, bool) {
 	return noHarm.Priority, true
 }
 
-func (e *evictions) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (choice, bool) {
+func (e *evictions) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (choice, bool) {
 	held := grants.Held(ledger)
 	for uid := range grants.Pods(ledger) {
 		if _, done := e.candidates.Pods[uid]; done || held[uid] != nil {
@@ -154,7 +154,7 @@ func (e *evictions) add(pod *corev1.Pod) {
 			spare-- // it is being evicted for somebody else
 		}
 	}
-	gang := victims.Gang{Spare: max(0, spare), Whole: true}
+	gang := leaving.Gang{Spare: max(0, spare), Whole: true}
 	// Where its owner says it wrong nobody knows what of it must run.
 	if e.groups.Ends(name) == podgroup.EndGroup || g.Err != nil {
 		gang.Spare = 0
@@ -178,9 +178,11 @@ func (e *evictions) add(pod *corev1.Pod) {
 // candidate is the pod as one that may be evicted; false where it may not be: it is not of lower
 // priority, not placed, ends already, is of the owner's own gang, or no eviction would end
 // it. One that is being deleted and does not leave within the lookahead may be: its grace is cut short.
-func (e *evictions) candidate(pod *corev1.Pod) (v victims.Pod, ok bool) {
+func (e *evictions) candidate(pod *corev1.Pod) (v leaving.Pod, ok bool) {
 	p := e.cache.Priorities.Of(pod)
-	v = victims.Pod{UID: pod.UID, Priority: p.Against(e.asker.Priority.Namespace), Gang: -1, Budget: -1, Loss: e.loss(pod), Grace: min(graceOf(pod), e.lookahead).Seconds()}
+	v = leaving.Pod{UID: pod.UID, Gang: -1, Budget: -1, Cost: leaving.Cost{
+		Priority: p.Against(e.asker.Priority.Namespace), Pods: 1, Loss: e.loss(pod), Grace: min(graceOf(pod), e.lookahead).Seconds(),
+	}}
 	name, in := podrequest.GroupOf(pod)
 	own, owns := podrequest.GroupOf(e.asker.Pods[0])
 	late := e.isLate(pod)
@@ -266,7 +268,7 @@ func (e *evictions) chosen(c choice) (units [][]types.UID) {
 			units = append(units, each(members)...)
 		}
 		g.Spare = max(0, g.Spare-len(members))
-		g.Pods = slices.DeleteFunc(g.Pods, func(p victims.Pod) bool { return slices.Contains(members, p.UID) })
+		g.Pods = slices.DeleteFunc(g.Pods, func(p leaving.Pod) bool { return slices.Contains(members, p.UID) })
 	}
 	return units
 }

@@ -11,11 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/preemption/victims"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/allocator/scheduling/backfill"
+	"vernier.dev/vernier/allocator/scheduling/leaving"
 	"vernier.dev/vernier/allocator/scheduling/reservation"
 	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -27,19 +27,19 @@ type endings struct {
 	now time.Time
 }
 
-func (e *endings) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (harm, bool) {
+func (e *endings) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (harm, bool) {
 	c, ok := e.choose(demand, ledger, room)
 	return c.harm, ok
 }
 
-func (e *endings) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (choice, bool) {
+func (e *endings) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (choice, bool) {
 	ends := map[types.UID]time.Time{}
 	for uid := range grants.Pods(ledger) {
 		if end, known := e.endOf(uid); known {
 			ends[uid] = end
 		}
 	}
-	w, ok := backfill.Earliest(demand, ledger, backfill.Room(room), ends)
+	w, ok := backfill.Earliest(demand, ledger, room, ends)
 	h := noHarm
 	h.end, h.share, h.unknown = w.End, w.Share, w.End.IsZero() && len(w.Leaving) > 0
 	return choice{plan: w.Plan, leaving: w.Leaving, harm: h}, ok

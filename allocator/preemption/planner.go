@@ -5,7 +5,6 @@ package preemption
 import (
 	"cmp"
 	"context"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -15,12 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/preemption/victims"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/scheduling/leaving"
 	"vernier.dev/vernier/allocator/scheduling/reservation"
 	"vernier.dev/vernier/allocator/state/cache"
 	"vernier.dev/vernier/allocator/state/feasible"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/allocator/state/index"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
@@ -56,9 +56,9 @@ type planner struct {
 type policy interface {
 	// bound is a harm that none on the node falls below; false where there is no room for the
 	// pod even without all others.
-	bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (harm, bool)
+	bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (harm, bool)
 	// choose is the least harm.
-	choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (choice, bool)
+	choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (choice, bool)
 	// chosen is told of the choice that was taken, and returns those of it that leave together or
 	// not at all.
 	chosen(choice) [][]types.UID
@@ -66,7 +66,7 @@ type policy interface {
 
 // harm orders choices: for a pod that others are ended for, and for one that waits for them.
 type harm struct {
-	victims.Cost
+	leaving.Cost
 	// unknown is true where nobody knows when they end; end is when they have, share how much
 	// of the devices they have.
 	unknown bool
@@ -74,7 +74,7 @@ type harm struct {
 	share   int64
 }
 
-var noHarm = harm{Cost: victims.Cost{Priority: math.MinInt32}}
+var noHarm = harm{Cost: leaving.None}
 
 func (h harm) compare(o harm) int {
 	known := func(h harm) int {
@@ -135,7 +135,7 @@ func (p *Preemption) newPlanner(asker reservation.Asker, policy policy) *planner
 		for _, name := range on {
 			if n := pl.node(name); n != nil {
 				n.leaves = append(n.leaves, pod)
-				n.ledger = without(n.ledger, pod.UID)
+				n.ledger = grants.Without(n.ledger, func(uid types.UID) bool { return uid == pod.UID })
 			}
 		}
 	}
@@ -152,19 +152,6 @@ func (pl *planner) node(name string) *node {
 		pl.nodes[name] = &node{ledger: ledger}
 	}
 	return pl.nodes[name]
-}
-
-// without is the ledger without the slices of the pods.
-func without(ledger *v1alpha1.SliceLedger, pods ...types.UID) *v1alpha1.SliceLedger {
-	less := *ledger
-	less.Spec.Devices = slices.Clone(ledger.Spec.Devices)
-	for i := range less.Spec.Devices {
-		d := &less.Spec.Devices[i]
-		if slices.ContainsFunc(d.Slices, func(s v1alpha1.Slice) bool { return slices.Contains(pods, s.Pod) }) {
-			d.Slices = slices.DeleteFunc(slices.Clone(d.Slices), func(s v1alpha1.Slice) bool { return slices.Contains(pods, s.Pod) })
-		}
-	}
-	return &less
 }
 
 // as is the ledger of a node as it is expected to be, nil where there is none.
@@ -327,7 +314,7 @@ func (pl *planner) take(pod scheduling.Request, c *choice) error {
 		pl.leaving[uid] = other
 		for _, name := range pl.cache.Index.Holders(uid) {
 			if n := pl.node(name); n != nil {
-				n.ledger = without(n.ledger, uid)
+				n.ledger = grants.Without(n.ledger, func(other types.UID) bool { return other == uid })
 				changed[name] = true
 			}
 		}

@@ -24,6 +24,7 @@ import (
 	"vernier.dev/vernier/allocator/scheduling/reservation"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/allocator/state/priority"
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 const (
@@ -348,7 +349,7 @@ func Describe(r *reservation.Reservation, pods interface{ PodOf(types.UID) *core
 		on = append(on, "node "+r.Plans[i].Node+" "+gpus(&r.Plans[i]))
 	}
 	slices.Sort(on)
-	text := "reserved on " + firstOf(slices.Compact(on), 4)
+	text := "reserved on " + v1alpha1.NamesText(slices.Compact(on), 4)
 	var names []string
 	others := 0
 	for uid, key := range r.Leaving {
@@ -361,7 +362,7 @@ func Describe(r *reservation.Reservation, pods interface{ PodOf(types.UID) *core
 		}
 	}
 	slices.Sort(names)
-	switch what := firstOf(names, 4); {
+	switch what := v1alpha1.NamesText(names, 4); {
 	case len(names)+others == 0:
 		return text + ", which is being freed"
 	case others == 0:
@@ -388,11 +389,4 @@ func gpus(plan *placement.Plan) string {
 	}
 	slices.Sort(on)
 	return strings.Join(slices.Compact(on), ", ")
-}
-
-func firstOf(list []string, most int) string {
-	if len(list) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), len(list)-most)
-	}
-	return strings.Join(list, ", ")
 }

@@ -71,7 +71,7 @@ func (pl *planner) fitsWith(unit []types.UID) (back map[string]*v1alpha1.SliceLe
 					gone = append(gone, other)
 				}
 			}
-			back[name] = without(whole, gone...)
+			back[name] = grants.Without(whole, func(uid types.UID) bool { return slices.Contains(gone, uid) })
 			room := pl.offered(back[name])
 			for i := range n.plans {
 				if room == nil || !room.Holds(&n.plans[i]) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 )
 
 // Amounts of a share. Each is a type of its own so that percent, MiB and counts
@@ -117,6 +118,14 @@ func AmountsText(core Percent, mem MiB) string {
 		return mem.Text()
 	}
 	return fmt.Sprintf("%d %% compute and %s", core, mem.Text())
+}
+
+// NamesText lists the names for people, most of them at most: a, b and 3 more.
+func NamesText(names []string, most int) string {
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }
 
 // MiBFromBytes is n bytes in whole MiB, rounded down: never promise what the

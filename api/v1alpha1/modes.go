@@ -204,17 +204,10 @@ func ModelsText(counts map[string]int) string {
 	slices.SortFunc(models, func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
-	text := "there are"
-	for i, model := range models[:min(len(models), maxModelsText)] {
-		if i > 0 {
-			text += ","
-		}
-		text += fmt.Sprintf(" %d x %s", counts[model], model)
+	for i, model := range models {
+		models[i] = fmt.Sprintf("%d x %s", counts[model], model)
 	}
-	if more := len(models) - maxModelsText; more > 0 {
-		text += fmt.Sprintf(" and %d more models", more)
-	}
-	return text
+	return "there are " + NamesText(models, maxModelsText)
 }
 
 const maxModelsText = 8

@@ -143,15 +143,11 @@ func (s steering) message(container string, own []string) string {
 // some are the first of the names.
 func some(names []string) string {
 	const most = 4
-	all := make([]string, 0, most)
-	for _, name := range names[:min(len(names), most)] {
-		all = append(all, fmt.Sprintf("%.64q", name))
+	all := slices.Clone(names)
+	for i, name := range all[:min(len(all), most)] {
+		all[i] = fmt.Sprintf("%.64q", name)
 	}
-	text := strings.Join(all, ", ")
-	if more := len(names) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return v1alpha1.NamesText(all, most)
 }
 
 // restored refuses what another plugin sets that admission or we would not let through.

@@ -164,11 +164,7 @@ func missing(list api.AllowList, has func(item string) bool) string {
 	if len(lacks) == 0 {
 		return ""
 	}
-	more := ""
-	if n := len(lacks) - maxMissing; n > 0 {
-		lacks, more = lacks[:maxMissing], fmt.Sprintf(" and %d more", n)
-	}
-	return "no GPU is " + strings.Join(lacks, ", ") + more
+	return "no GPU is " + api.NamesText(lacks, maxMissing)
 }
 
 // maxMissing bounds the items that a warning names.

@@ -135,7 +135,7 @@ func (gs *Groups) Gang(name podrequest.Group) *Gang {
 		}
 		has := sumOf(slices.DeleteFunc(slices.Clone(g.Members), func(p *corev1.Pod) bool { return standingOf(p) != in || podstate.Terminal(p) }))
 		asks := sumOf(g.Due[:min(len(g.Due), g.Missing())])
-		return asks.core <= has.core && asks.percent <= has.percent && asks.mem <= has.mem
+		return asks.Core <= has.Core && asks.MemPercent <= has.MemPercent && asks.MemMiB <= has.MemMiB
 	})
 	if len(gs.members[name]) > 0 {
 		gs.seen[name] = g
@@ -143,19 +143,14 @@ func (gs *Groups) Gang(name podrequest.Group) *Gang {
 	return g
 }
 
-// amount is what pods ask for, in the units in which they do.
-type amount struct {
-	core, percent int64
-	mem           v1alpha1.MiB
-}
-
-func sumOf(pods []*corev1.Pod) (sum amount) {
+// sumOf is what pods ask for in all, in the units in which they do.
+func sumOf(pods []*corev1.Pod) (sum v1alpha1.Share) {
 	for _, pod := range pods {
 		// Without any it asks for nothing, or its own events say that it is wrong.
 		for _, s := range podrequest.SharesOf(pod) {
-			sum.core += int64(s.GPUs) * int64(s.Core)
-			sum.percent += int64(s.GPUs) * int64(s.MemPercent)
-			sum.mem += v1alpha1.MiB(s.GPUs) * s.MemMiB
+			sum.Core += v1alpha1.Percent(s.GPUs) * s.Core
+			sum.MemPercent += v1alpha1.Percent(s.GPUs) * s.MemPercent
+			sum.MemMiB += v1alpha1.MiB(s.GPUs) * s.MemMiB
 		}
 	}
 	return sum

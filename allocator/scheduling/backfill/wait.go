@@ -11,12 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/scheduling/leaving"
 	"vernier.dev/vernier/api/v1alpha1"
 )
-
-// Room is what is left of a node under a ledger, nil when it takes nothing. It never shows
-// more of a device than the sums of the ledger leave.
-type Room func(*v1alpha1.SliceLedger) *placement.Node
 
 // Wait is the room that a pod waits for on a node.
 type Wait struct {
@@ -55,27 +52,39 @@ func (w *Wait) order() int {
 // slices there. The ends are the known ends by pod; other pods end at an unknown time. False where
 // the demand does not fit even on the empty node.
 //
-// No pod of Leaving can stay: without the end of any one of them the demand does not fit.
-func Earliest(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room Room, ends map[types.UID]time.Time) (Wait, bool) {
-	s := newSearch(demand, ledger, room, ends)
-	if s == nil || !s.shortest() {
-		return Wait{}, false
-	}
-	s.drop()
-	wait, known := Wait{Plan: s.plan}, true
-	for _, p := range s.pods {
-		if !p.out {
-			continue
-		}
-		wait.Leaving = append(wait.Leaving, p.uid)
-		wait.Share += p.share
-		if known = known && p.known; p.end.After(wait.End) {
-			wait.End = p.end
+// No pod of Leaving can stay: without the end of any one of them the demand does not fit. Of pods that
+// end early enough little leaves, in share.
+func Earliest(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room, ends map[types.UID]time.Time) (Wait, bool) {
+	var times []time.Time
+	shares := map[types.UID]int64{}
+	for i := range ledger.Spec.Devices {
+		d := &ledger.Spec.Devices[i]
+		for j := range d.Slices {
+			has, pod := placement.AmountOf(&d.Slices[j]), d.Slices[j].Pod
+			shares[pod] += max(int64(has.Core), int64(has.Mem)*int64(v1alpha1.WholeGPU)/int64(max(d.Mem, 1)))
+			if end, known := ends[pod]; known {
+				times = append(times, end)
+			}
 		}
 	}
-	if !known {
-		wait.End = time.Time{}
+	slices.SortFunc(times, time.Time.Compare)
+	times = slices.CompactFunc(times, time.Time.Equal)
+	c := leaving.Candidates{Pods: make(map[types.UID]leaving.Pod, len(shares))}
+	for pod, share := range shares {
+		// Who ends later counts as of higher priority.
+		at := len(times)
+		if end, known := ends[pod]; known {
+			at, _ = slices.BinarySearchFunc(times, end, time.Time.Compare)
+		}
+		c.Pods[pod] = leaving.Pod{UID: pod, Cost: leaving.Cost{Priority: int32(at), Loss: float64(share)}, Gang: -1, Budget: -1}
 	}
-	slices.Sort(wait.Leaving)
-	return wait, true
+	choice, ok := c.Search(demand, ledger, room)
+	wait := Wait{Plan: choice.Plan, Leaving: choice.Victims}
+	if at := int(choice.Cost.Priority); at >= 0 && at < len(times) {
+		wait.End = times[at]
+	}
+	for _, pod := range choice.Victims {
+		wait.Share += shares[pod]
+	}
+	return wait, ok
 }

@@ -81,11 +81,10 @@ func Hide(against []*Reservation, room *placement.Node, ledger *v1alpha1.SliceLe
 		if at < 0 {
 			continue
 		}
-		for _, s := range ledger.Spec.Devices[at].Slices {
-			if leaving[s.Pod] {
-				r.LeavingCore += s.Core - s.ReuseCore
-				r.LeavingMem += s.Mem - s.ReuseMem
-				r.LeavingSlots++
+		slices := ledger.Spec.Devices[at].Slices
+		for j := range slices {
+			if leaving[slices[j].Pod] {
+				r.Leaving = r.Leaving.Plus(placement.AmountOf(&slices[j]))
 			}
 		}
 	}

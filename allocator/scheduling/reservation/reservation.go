@@ -24,6 +24,7 @@ import (
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling/backfill"
 	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/allocator/state/index"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/allocator/state/priority"
@@ -363,7 +364,7 @@ func (rs *Reservations) whole(r *Reservation, now time.Time) bool {
 		if ledger == nil {
 			return false
 		}
-		if !r.holds(without(ledger, func(uid types.UID) bool {
+		if !r.holds(grants.Without(ledger, func(uid types.UID) bool {
 			if _, leaves := r.Leaving[uid]; leaves || slices.ContainsFunc(r.Pods, func(p *corev1.Pod) bool { return p.UID == uid }) {
 				return true
 			}
@@ -376,27 +377,17 @@ func (rs *Reservations) whole(r *Reservation, now time.Time) bool {
 		})) {
 			return false
 		}
-		free = free && r.holds(without(ledger, func(types.UID) bool { return false }))
+		free = free && r.holds(ledger)
 	}
 	return rs.lasts(&n.free, free, r, now)
 }
 
-// without is the ledger without the slices of the pods that leave, and without what is used.
-func without(ledger *v1alpha1.SliceLedger, leave func(types.UID) bool) *v1alpha1.SliceLedger {
+// holds reports whether what is promised can be granted on the node as the ledger has it; also
+// where the node takes nothing now, whatever is used.
+func (r *Reservation) holds(ledger *v1alpha1.SliceLedger) bool {
 	less := *ledger
 	less.Status.Slices = nil
-	less.Spec.Devices = slices.Clone(ledger.Spec.Devices)
-	for i := range less.Spec.Devices {
-		d := &less.Spec.Devices[i]
-		d.Slices = slices.DeleteFunc(slices.Clone(d.Slices), func(s v1alpha1.Slice) bool { return leave(s.Pod) })
-	}
-	return &less
-}
-
-// holds reports whether what is promised can be granted on the node as the ledger has it; also
-// where the node takes nothing now.
-func (r *Reservation) holds(ledger *v1alpha1.SliceLedger) bool {
-	room := index.Room(ledger)
+	room := index.Room(&less)
 	for i := range r.Plans {
 		if r.Plans[i].Node != ledger.Name || room == nil {
 			continue

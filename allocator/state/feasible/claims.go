@@ -67,10 +67,7 @@ func (f *Filters) UnboundClaims(pod *corev1.Pod) string {
 		}
 		all = append(all, text)
 	}
-	if len(all) > 3 {
-		all = append(all[:3], fmt.Sprintf("and %d more", len(all)-3))
-	}
-	return strings.Join(all, ", ")
+	return v1alpha1.NamesText(all, 3)
 }
 
 // unboundClaim is the claim of a volume whose place is not known yet, and its class where

@@ -157,7 +157,7 @@ func TestUnboundClaims(t *testing.T) {
 		"unbound":  {[]runtime.Object{of("a", "slow"), slow}, mounting("a"), "PersistentVolumeClaim a is not bound (StorageClass slow, provisioner example.com/never)"},
 		"no class": {[]runtime.Object{of("a", "gone")}, mounting("a"), "PersistentVolumeClaim a is not bound (there is no StorageClass gone)"},
 		"many": {[]runtime.Object{of("a", ""), of("b", ""), of("c", ""), of("d", ""), of("e", "")}, mounting("a", "b", "c", "d", "e"),
-			"PersistentVolumeClaim a is not bound, PersistentVolumeClaim b is not bound, PersistentVolumeClaim c is not bound, and 2 more"},
+			"PersistentVolumeClaim a is not bound, PersistentVolumeClaim b is not bound, PersistentVolumeClaim c is not bound and 2 more"},
 	} {
 		if got := newFilters(t, tt.objects...).UnboundClaims(gpuPod("p", tt.edit)); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)

@@ -219,3 +219,19 @@ func Serves(ledger *v1alpha1.SliceLedger, pod types.UID, shares map[string]v1alp
 	}
 	return len(shares) > 0
 }
+
+// Without is the ledger when the pods have gone: without their slices, granted and used. It shares
+// the rest with the ledger.
+func Without(ledger *v1alpha1.SliceLedger, gone func(types.UID) bool) *v1alpha1.SliceLedger {
+	left := *ledger
+	left.Spec.Devices = slices.Clone(ledger.Spec.Devices)
+	leaves := func(s v1alpha1.Slice) bool { return gone(s.Pod) }
+	for i := range left.Spec.Devices {
+		if d := &left.Spec.Devices[i]; slices.ContainsFunc(d.Slices, leaves) {
+			d.Slices = slices.DeleteFunc(slices.Clone(d.Slices), leaves)
+		}
+	}
+	// What a pod uses without a grant keeps a device closed.
+	left.Status.Slices = slices.DeleteFunc(slices.Clone(ledger.Status.Slices), func(s v1alpha1.SliceStatus) bool { return gone(s.Pod) })
+	return &left
+}

@@ -187,11 +187,8 @@ func subtract(d *placement.Device, granted *v1alpha1.DeviceLedger) {
 		d.FreeCore, d.FreeMem = min(d.FreeCore, granted.Core), min(d.FreeMem, granted.Mem)
 	}
 	for i := range granted.Slices {
-		s := &granted.Slices[i]
-		d.FreeCore -= s.Core - s.ReuseCore
-		d.FreeMem -= s.Mem - s.ReuseMem
+		d.SetFree(d.Free().Minus(placement.AmountOf(&granted.Slices[i])))
 	}
-	d.Slots -= len(granted.Slices)
 }
 
 // roomier reports whether now has room somewhere that before had not, or devices that are near

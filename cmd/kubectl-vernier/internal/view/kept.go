@@ -3,9 +3,7 @@
 package view
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -85,8 +83,5 @@ const keptShown = 4
 
 // keptText names the pods for which room is kept.
 func keptText(names []string) string {
-	if more := len(names) - keptShown; more > 0 {
-		return fmt.Sprintf("room is reserved for %s and %d more", strings.Join(names[:keptShown], ", "), more)
-	}
-	return "room is reserved for " + strings.Join(names, ", ")
+	return "room is reserved for " + v1alpha1.NamesText(names, keptShown)
 }

@@ -151,10 +151,8 @@ const waitsForAPlace = "it waits for a place"
 // hasRoom says why the pod waits although there is room.
 func (r *Reasoned) hasRoom(owners map[model.GPUOf][]string) string {
 	others := "others"
-	if names := ownersOf(r.Classes, owners); len(names) > ownersShown {
-		others = fmt.Sprintf("%s and %d more", strings.Join(names[:ownersShown], ", "), len(names)-ownersShown)
-	} else if len(names) > 0 {
-		others = strings.Join(names, ", ")
+	if names := ownersOf(r.Classes, owners); len(names) > 0 {
+		others = v1alpha1.NamesText(names, ownersShown)
 	}
 	return ", and there is room. It is reserved for " + others + ", or what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last event"
 }

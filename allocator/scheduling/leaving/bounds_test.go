@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package victims
+package leaving
 
 import (
 	"math/rand"
@@ -38,7 +38,9 @@ func TestSearchIsBounded(t *testing.T) {
 		return types.UID(string(rune('a'+i/26/26)) + string(rune('a'+i/26%26)) + string(rune('a'+i%26)))
 	}
 	r := rand.New(rand.NewSource(1))
-	equal := func(i int) Pod { return Pod{UID: uid(i), Gang: -1, Budget: -1, Loss: float64(r.Intn(100))} }
+	equal := func(i int) Pod {
+		return Pod{UID: uid(i), Cost: Cost{Pods: 1, Loss: float64(r.Intn(100))}, Gang: -1, Budget: -1}
+	}
 	levels := func(i int) Pod { p := equal(i); p.Priority = int32(r.Intn(1000)); return p }
 	budget := func(i int) Pod { p := equal(i); p.Budget = i % 2; return p }
 	// Each can spare some, which is not enough.
@@ -81,7 +83,7 @@ func TestSearchIsBounded(t *testing.T) {
 			if ok != tt.possible {
 				t.Errorf("found: %v", ok)
 			}
-			if w.calls > 2*maxRooms {
+			if w.calls > 2*maxLooks {
 				t.Errorf("asked for %d rooms", w.calls)
 			}
 			if ok {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package victims
+package leaving
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -35,21 +36,29 @@ type weights struct {
 type level struct {
 	priority          int32
 	pods              int
-	sum, small, large amount
+	sum, small, large placement.Amount
 }
 
 // and is what two levels are together.
 func (l level) and(m level) level {
-	return level{max(l.priority, m.priority), l.pods + m.pods, l.sum.plus(m.sum), l.small.least(m.small), l.large.most(m.large)}
+	return level{max(l.priority, m.priority), l.pods + m.pods, l.sum.Plus(m.sum), l.small.Least(m.small), l.large.Most(m.large)}
 }
 
 // count is how many of the pods have to end at the least so that so much gets free: so many of
 // the largest make it up, and so many of the smallest would fit beside it.
-func (l *level) count(lack amount) int {
-	n, _ := lack.times(l.large)
-	spare := l.sum.minus(lack)
-	stay := min(fill(spare.core, l.small.core, l.pods), fill(spare.mem, l.small.mem, l.pods))
+func (l *level) count(lack placement.Amount) int {
+	n := max(parts(lack.Core, l.large.Core), parts(lack.Mem, l.large.Mem), parts(lack.Slots, l.large.Slots))
+	spare := l.sum.Minus(lack)
+	stay := min(fill(spare.Core, l.small.Core, l.pods), fill(spare.Mem, l.small.Mem, l.pods))
 	return max(n, l.pods-stay)
+}
+
+// parts is how many of b make up a, rounded up, and 0 where a or b is nothing.
+func parts[T v1alpha1.Percent | v1alpha1.MiB | int](a, b T) int {
+	if a <= 0 || b <= 0 {
+		return 0
+	}
+	return int((a + b - 1) / b)
 }
 
 func fill[T v1alpha1.Percent | v1alpha1.MiB](room, small T, most int) int {
@@ -73,20 +82,20 @@ func Weigh(ledger *v1alpha1.SliceLedger, room Room, priority func(types.UID) (in
 			}
 		}
 	}
-	now, most := room(ledger), room(without(ledger, all))
+	now, most := room(ledger), room(grants.Without(ledger, all))
 	if most == nil {
 		return w
 	}
 	for d := range most.Devices {
 		dev := weights{now: now.Device(most.Devices[d].UUID), most: &most.Devices[d]}
-		held := map[types.UID]amount{}
+		held := map[types.UID]placement.Amount{}
 		for i := range ledger.Spec.Devices {
 			if ledger.Spec.Devices[i].UUID != dev.most.UUID {
 				continue
 			}
 			for j := range ledger.Spec.Devices[i].Slices {
 				if s := &ledger.Spec.Devices[i].Slices[j]; all(s.Pod) {
-					held[s.Pod] = held[s.Pod].plus(sliceOf(s))
+					held[s.Pod] = held[s.Pod].Plus(placement.AmountOf(s))
 				}
 			}
 		}
@@ -116,7 +125,7 @@ func Weigh(ledger *v1alpha1.SliceLedger, room Room, priority func(types.UID) (in
 // that. It is false where no choice can make room. Gangs and budgets only make choices
 // dearer. Of no Pods it is where the demand may fit as it is.
 func (w *Weights) Bound(demand *placement.Demand, below int32) (Cost, bool) {
-	bound := none
+	bound := None
 	for i := range demand.Containers {
 		cost, ok := w.bound(demand, i, below)
 		if !ok {
@@ -133,7 +142,7 @@ func (w *Weights) Bound(demand *placement.Demand, below int32) (Cost, bool) {
 type lacking struct {
 	on *weights
 	// least is how much at the least; all is set where nothing may stay.
-	least amount
+	least placement.Amount
 	all   bool
 	from  int32
 }
@@ -142,12 +151,8 @@ type lacking struct {
 func (w *Weights) bound(demand *placement.Demand, i int, below int32) (Cost, bool) {
 	var buffer [v1alpha1.MaxDevices]lacking
 	able := buffer[:0]
-	sub := demand
-	if !demand.SameGPU {
-		sub = &placement.Demand{Containers: demand.Containers[i : i+1], Models: demand.Models, UUIDs: demand.UUIDs}
-	}
 	for d := range w.devices {
-		if l, ok := w.devices[d].lack(sub); ok && (l.from < below || l.from == math.MinInt32) {
+		if l, ok := w.devices[d].lack(demand, i); ok && (l.from < below || l.from == math.MinInt32) {
 			able = append(able, l)
 		}
 	}
@@ -174,46 +179,47 @@ func (w *Weights) bound(demand *placement.Demand, i int, below int32) (Cost, boo
 	return cost, true
 }
 
-// lack is what the device lacks; false where the containers can't be on it, whatever ends.
-func (w *weights) lack(sub *placement.Demand) (lacking, bool) {
+// lack is what the device lacks for the container at i, or for all with SameGPU; false where they
+// can't be on it, whatever ends.
+func (w *weights) lack(demand *placement.Demand, i int) (lacking, bool) {
 	l := lacking{on: w, from: math.MinInt32}
-	need := amount{slots: len(sub.Containers)}
-	for j := range sub.Containers {
-		core, mem, ok := sub.Alone(j, w.most)
-		if !ok {
-			return l, false
-		}
-		if w.now != nil {
-			_, _, may := sub.Alone(j, w.now)
-			l.all = l.all || !may
-		}
-		if len(sub.Containers) == 1 || sub.Containers[j].Kind != placement.Init {
-			need = need.plus(amount{core: core, mem: mem})
-		}
+	need, ok := demand.Need(i, w.most)
+	if !ok {
+		return l, false
+	}
+	if w.now != nil {
+		_, may := demand.Need(i, w.now)
+		l.all = !may
 	}
 	switch {
 	case l.all:
 	case w.now == nil:
-		l.least = amount{slots: 1}
+		l.least = placement.Amount{Slots: 1}
 	default:
-		l.least = need.minus(roomOn(w.now)).most(amount{})
+		l.least = need.Minus(w.now.Free()).Most(placement.Amount{})
 		// A device in MIG mode may have the room and no place.
-		if l.least == (amount{}) && w.now.Cut != nil && !placement.Fits(sub, &placement.Node{Devices: []placement.Device{*w.now}}) {
-			l.least = amount{slots: 1}
+		if l.least == (placement.Amount{}) && w.now.Cut != nil {
+			one := *demand
+			if !demand.SameGPU {
+				one.Containers, one.Topology = demand.Containers[i:i+1], v1alpha1.TopologyRequest{}
+			}
+			if !placement.Fits(&one, &placement.Node{Devices: []placement.Device{*w.now}}) {
+				l.least = placement.Amount{Slots: 1}
+			}
 		}
-		if l.least == (amount{}) {
+		if l.least == (placement.Amount{}) {
 			return l, true
 		}
 	}
 	at := -1
 	if !l.all {
-		at = slices.IndexFunc(w.levels, func(v level) bool { return l.least.minus(v.sum).most(amount{}) == amount{} })
+		at = slices.IndexFunc(w.levels, func(v level) bool { return l.least.Fits(v.sum) })
 	}
 	if at < 0 {
 		// The last slice gone may give more than the slices add up to.
 		l.all, at = true, len(w.levels)-1
 	}
-	if at < 0 || need.minus(roomOn(w.most)).most(amount{}) != (amount{}) {
+	if at < 0 || !need.Fits(w.most.Free()) {
 		return l, false
 	}
 	l.from = w.levels[at].priority
@@ -222,7 +228,7 @@ func (w *weights) lack(sub *placement.Demand) (lacking, bool) {
 
 // pods is how many have to end at the least, where those up to the priority may.
 func (l *lacking) pods(priority int32) int {
-	if l.from == math.MinInt32 && !l.all && l.least == (amount{}) {
+	if l.from == math.MinInt32 && !l.all && l.least == (placement.Amount{}) {
 		return 0
 	}
 	at := len(l.on.levels)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package victims
+package leaving
 
 import (
 	"cmp"
@@ -29,7 +29,7 @@ func full(r *rand.Rand, name string, devices, each int, c *Candidates) *v1alpha1
 		for j := range each {
 			share := min(v1alpha1.Percent(1+r.Intn(5)), core-v1alpha1.Percent(each-j-1))
 			core -= share
-			p := Pod{UID: types.UID(fmt.Sprintf("%s-%d-%d-7c1e-4f1c-8a52-d0e6f3a4b5c6", name, i, j)), Priority: int32(r.Intn(3)), Gang: -1, Budget: -1, Loss: r.Float64()}
+			p := Pod{UID: types.UID(fmt.Sprintf("%s-%d-%d-7c1e-4f1c-8a52-d0e6f3a4b5c6", name, i, j)), Cost: Cost{Priority: int32(r.Intn(3)), Pods: 1, Loss: r.Float64()}, Gang: -1, Budget: -1}
 			c.Pods[p.UID] = p
 			d.Slices = append(d.Slices, v1alpha1.Slice{Pod: p.UID, Owner: "ns/p", Ctr: "main", Core: share, Mem: seen.Mem * v1alpha1.MiB(share) / 100})
 			l.Status.Slices = append(l.Status.Slices, v1alpha1.SliceStatus{Pod: p.UID, Ctr: "main", UUID: seen.UUID, Mode: v1alpha1.ModeLimiter})

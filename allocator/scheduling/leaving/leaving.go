@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package victims decides which pods have to end so that another fits on a node: the least
-// harm, by Cost.
+// Package leaving decides which pods leave a node so that another fits there: the least harm, by
+// Cost. As in kube-scheduler's preemption all leave at first, and then those stay that need not.
 //
 // It owns the order of costs, the effect of ending a member of a gang, the count of
 // pod disruption budgets, and the search. It works on a ledger and on the room that a ledger
 // leaves. It never sees a Kubernetes object, a clock or the network, and it ends no pod.
-package victims
+package leaving
 
 import (
 	"cmp"
@@ -18,17 +18,13 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// Pod is one that may be ended. One that may not be is not among the Candidates. Such are of equal or
-// higher priority, unknown, without grant, held, gated, covered by several budgets, or leaving
-// already.
+// Pod is one that may leave. One that may not is not among the Candidates.
 type Pod struct {
-	UID      types.UID
-	Priority int32
+	UID types.UID
+	// Cost is what it costs that the pod leaves.
+	Cost
 	// Gang and Budget are indexes into those of the Candidates, -1 for none.
 	Gang, Budget int
-	// Loss is how much of its work is lost, share in percent × run time in seconds. Grace is how many
-	// seconds it takes to end at most; 0 or more.
-	Loss, Grace float64
 }
 
 // Gang is a set of pods that run together.
@@ -41,7 +37,7 @@ type Gang struct {
 	Whole bool
 }
 
-// Candidates are the pods that may be ended.
+// Candidates are the pods that may leave.
 type Candidates struct {
 	// Pods are those of any node, by UID. The members of gangs are among them.
 	Pods  map[types.UID]Pod
@@ -56,12 +52,13 @@ type Cost struct {
 	Priority int32
 	// Broken counts gangs that end as a whole, Pods the victims.
 	Broken, Pods int
-	// Loss is the sum of theirs, and Grace the longest. They decide together: see lost.
+	// Loss is how much work is lost, share in percent × run time in seconds. Grace is how many seconds
+	// it takes to end at most; 0 or more. They decide together: see lost.
 	Loss, Grace float64
 }
 
-// none is the cost of ending no pod.
-var none = Cost{Priority: math.MinInt32}
+// None is the cost of ending no pod.
+var None = Cost{Priority: math.MinInt32}
 
 // Compare is negative where c is less harm than d.
 func (c Cost) Compare(d Cost) int {
