@@ -446,3 +446,19 @@ func TestSearchOnDevicesThatGrew(t *testing.T) {
 		t.Errorf("cost %+v, the least is %+v", choice.Cost, best)
 	}
 }
+
+// One large pod leaves rather than several small ones that hold as much, on whatever device.
+func TestSearchTakesFewPods(t *testing.T) {
+	w := &world{ledger: newLedger(2), c: &Candidates{Pods: map[types.UID]Pod{}}, room: index.Room, demand: single(1, 40)}
+	for i, size := range []v1alpha1.Percent{40, 10, 10, 10, 10, 10, 10, 20, 20, 20, 20, 20} {
+		p := Pod{UID: types.UID(fmt.Sprint("p", i)), Gang: -1, Budget: -1, Cost: Cost{Pods: 1}}
+		if !place(w.ledger, p.UID, single(1, size)) {
+			t.Fatal("no room for the pods")
+		}
+		w.c.Pods[p.UID] = p
+	}
+	choice, ok := w.c.Search(w.demand, w.ledger, w.room)
+	if !ok || choice.Cost.Pods != 1 {
+		t.Errorf("%v %+v, want one pod to end", ok, choice)
+	}
+}
