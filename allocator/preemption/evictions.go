@@ -70,7 +70,7 @@ func (p *Preemption) newEvictions(asker reservation.Asker, bars *bars, all bool,
 	return e
 }
 
-func (e *evictions) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, _ leaving.Room) (harm, bool) {
+func (e *evictions) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, _ leaving.Room) (leaving.Cost, bool) {
 	w, allowed := e.Preemption.weights[ledger.Name], e.cache.Priorities.Version()
 	if w.ledger != ledger || w.allowed != allowed {
 		w = weighed{ledger, allowed, leaving.Weigh(ledger, func(l *v1alpha1.SliceLedger) *placement.Node {
@@ -87,8 +87,7 @@ func (e *evictions) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger
 	if e.asker.Priority.Limited() && (e.all || e.hasOwn(ledger)) {
 		below = e.asker.Priority.Within
 	}
-	cost, ok := w.weights.Bound(demand, below)
-	return harm{Cost: cost}, ok
+	return w.weights.Bound(demand, below)
 }
 
 // hasOwn reports whether pods of the asker's namespace that it is above have slices on the node.
@@ -107,24 +106,23 @@ func (e *evictions) priority(uid types.UID) (int32, bool) {
 	if pod := e.cache.PodOf(uid); pod != nil {
 		return e.cache.Priorities.Of(pod).Across, true
 	}
-	return noHarm.Priority, true
+	return leaving.None.Priority, true
 }
 
-func (e *evictions) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (choice, bool) {
+func (e *evictions) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (leaving.Choice, bool) {
 	held := grants.Held(ledger)
 	for uid := range grants.Pods(ledger) {
 		if _, done := e.candidates.Pods[uid]; done || held[uid] != nil {
 			continue
 		}
 		if !e.clock.Now().Before(e.until) {
-			return choice{}, false // budgets, gangs and pods are as many as tenants make them
+			return leaving.Choice{}, false // budgets, gangs and pods are as many as tenants make them
 		}
 		if pod := e.cache.PodOf(uid); pod != nil {
 			e.add(pod)
 		}
 	}
-	c, ok := e.candidates.Search(demand, ledger, room)
-	return choice{plan: c.Plan, leaving: c.Victims, harm: harm{Cost: c.Cost}}, ok
+	return e.candidates.Search(demand, ledger, room)
 }
 
 // add makes the pod a candidate, with its gang, if it may be evicted.
@@ -246,9 +244,9 @@ func (e *evictions) loss(pod *corev1.Pod) (sum float64) {
 
 // chosen counts what the budgets and the gangs have left. The members of a gang that ends as a
 // whole leave together.
-func (e *evictions) chosen(c choice) (units [][]types.UID) {
+func (e *evictions) chosen(c leaving.Choice) (units [][]types.UID) {
 	by := map[int][]types.UID{}
-	for _, uid := range c.leaving {
+	for _, uid := range c.Victims {
 		v := e.candidates.Pods[uid]
 		if v.Budget >= 0 {
 			e.candidates.Budgets[v.Budget]--

@@ -17,7 +17,6 @@ import (
 	"vernier.dev/vernier/allocator/scheduling/backfill"
 	"vernier.dev/vernier/allocator/scheduling/leaving"
 	"vernier.dev/vernier/allocator/scheduling/reservation"
-	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -27,25 +26,19 @@ type endings struct {
 	now time.Time
 }
 
-func (e *endings) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (harm, bool) {
+func (e *endings) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (leaving.Cost, bool) {
 	c, ok := e.choose(demand, ledger, room)
-	return c.harm, ok
+	return c.Cost, ok
 }
 
-func (e *endings) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (choice, bool) {
-	ends := map[types.UID]time.Time{}
-	for uid := range grants.Pods(ledger) {
-		if end, known := e.endOf(uid); known {
-			ends[uid] = end
-		}
-	}
-	w, ok := backfill.Earliest(demand, ledger, room, ends)
-	h := noHarm
-	h.end, h.share, h.unknown = w.End, w.Share, w.End.IsZero() && len(w.Leaving) > 0
-	return choice{plan: w.Plan, leaving: w.Leaving, harm: h}, ok
+func (e *endings) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (leaving.Choice, bool) {
+	return backfill.Earliest(demand, ledger, room, func(uid types.UID) (time.Duration, bool) {
+		end, known := e.endOf(uid)
+		return end.Sub(e.now), known
+	})
 }
 
-func (e *endings) chosen(c choice) (units [][]types.UID) { return each(c.leaving) }
+func (e *endings) chosen(c leaving.Choice) (units [][]types.UID) { return each(c.Victims) }
 
 // each are the pods one by one.
 func each(pods []types.UID) (units [][]types.UID) {

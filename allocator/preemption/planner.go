@@ -54,43 +54,14 @@ type planner struct {
 
 // policy says who has to leave a node for a pod.
 type policy interface {
-	// bound is a harm that none on the node falls below; false where there is no room for the
+	// bound is a cost that no choice on the node falls below; false where there is no room for the
 	// pod even without all others.
-	bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (harm, bool)
-	// choose is the least harm.
-	choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (choice, bool)
+	bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (leaving.Cost, bool)
+	// choose is the choice of least cost.
+	choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (leaving.Choice, bool)
 	// chosen is told of the choice that was taken, and returns those of it that leave together or
 	// not at all.
-	chosen(choice) [][]types.UID
-}
-
-// harm orders choices: for a pod that others are ended for, and for one that waits for them.
-type harm struct {
-	leaving.Cost
-	// unknown is true where nobody knows when they end; end is when they have, share how much
-	// of the devices they have.
-	unknown bool
-	end     time.Time
-	share   int64
-}
-
-var noHarm = harm{Cost: leaving.None}
-
-func (h harm) compare(o harm) int {
-	known := func(h harm) int {
-		if h.unknown {
-			return 1
-		}
-		return 0
-	}
-	return cmp.Or(h.Cost.Compare(o.Cost), cmp.Compare(known(h), known(o)), h.end.Compare(o.end), cmp.Compare(h.share, o.share))
-}
-
-// choice is what a pod gets on a node when the others have left.
-type choice struct {
-	plan    placement.Plan
-	leaving []types.UID
-	harm    harm
+	chosen(leaving.Choice) [][]types.UID
 }
 
 // node is a node as it is expected to be.
@@ -104,11 +75,11 @@ type node struct {
 // entry is a node in a list.
 type entry struct {
 	name  string
-	bound harm
+	bound leaving.Cost
 }
 
 func (e entry) compare(f entry) int {
-	return cmp.Or(e.bound.compare(f.bound), strings.Compare(e.name, f.name))
+	return cmp.Or(e.bound.Compare(f.bound), strings.Compare(e.name, f.name))
 }
 
 // newPlanner begins with the cluster as it is when those have left that are ending already.
@@ -225,10 +196,10 @@ func (pl *planner) weigh(pod scheduling.Request, name string) (entry, bool) {
 // next chooses for one more pod; false where there is nothing for it. On nodes that it could go
 // to as they are the filters refuse it, if it is alone.
 func (pl *planner) next(ctx context.Context, pod scheduling.Request, alone bool, until time.Time) (bool, error) {
-	var best *choice
+	var best *leaving.Choice
 	looked := 0
 	for _, e := range pl.list(pod, until) {
-		if best != nil && e.bound.compare(best.harm) >= 0 || looked == MaxNodes || !pl.clock.Now().Before(until) {
+		if best != nil && e.bound.Compare(best.Cost) >= 0 || looked == MaxNodes || !pl.clock.Now().Before(until) {
 			break
 		}
 		ledger := pl.as(e.name)
@@ -236,15 +207,15 @@ func (pl *planner) next(ctx context.Context, pod scheduling.Request, alone bool,
 			continue
 		}
 		c, ok := pl.policy.choose(pod.Demand, ledger, pl.room)
-		if !ok || best != nil && c.harm.compare(best.harm) >= 0 {
+		if !ok || best != nil && c.Cost.Compare(best.Cost) >= 0 {
 			continue
 		}
 		n := pl.nodes[e.name]
-		if alone && len(c.leaving) == 0 && (n == nil || len(n.leaves) == 0) {
+		if alone && len(c.Victims) == 0 && (n == nil || len(n.leaves) == 0) {
 			continue
 		}
 		looked++
-		accepted, err := pl.accepts(ctx, pod, e.name, c.leaving, alone)
+		accepted, err := pl.accepts(ctx, pod, e.name, c.Victims, alone)
 		if err != nil {
 			return false, err
 		}
@@ -303,10 +274,10 @@ func (pl *planner) judge(ctx context.Context, pod scheduling.Request, name strin
 }
 
 // take makes the choice the pod's.
-func (pl *planner) take(pod scheduling.Request, c *choice) error {
+func (pl *planner) take(pod scheduling.Request, c *leaving.Choice) error {
 	pl.units = append(pl.units, pl.policy.chosen(*c)...)
-	changed := map[string]bool{c.plan.Node: true}
-	for _, uid := range c.leaving {
+	changed := map[string]bool{c.Plan.Node: true}
+	for _, uid := range c.Victims {
 		other := pl.cache.PodOf(uid)
 		if other == nil {
 			continue
@@ -322,13 +293,13 @@ func (pl *planner) take(pod scheduling.Request, c *choice) error {
 			return err
 		}
 	}
-	n := pl.node(c.plan.Node)
+	n := pl.node(c.Plan.Node)
 	if n == nil {
 		return queue.ErrAgain
 	}
-	n.plans = append(n.plans, c.plan)
-	pl.plans = append(pl.plans, c.plan)
-	if err := pl.assumed.Count(pod.Pod, c.plan.Node); err != nil {
+	n.plans = append(n.plans, c.Plan)
+	pl.plans = append(pl.plans, c.Plan)
+	if err := pl.assumed.Count(pod.Pod, c.Plan.Node); err != nil {
 		return err
 	}
 	for class, list := range pl.lists {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/scheduling/leaving"
 	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -24,7 +25,7 @@ func (pl *planner) spare(ctx context.Context, pods []scheduling.Request) error {
 		return nil
 	}
 	priority := func(unit []types.UID) (highest int32) {
-		highest = noHarm.Priority
+		highest = leaving.None.Priority
 		for _, uid := range unit {
 			highest = max(highest, pl.cache.Priorities.Of(pl.leaving[uid]).Against(pl.asker.Priority.Namespace))
 		}

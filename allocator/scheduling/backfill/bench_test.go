@@ -54,7 +54,7 @@ func BenchmarkEarliest(b *testing.B) {
 				start := threadTime(b)
 				for range b.N {
 					for _, l := range ledgers {
-						Earliest(c.demand, l, index.Room, ends)
+						earliest(c.demand, l, index.Room, ends)
 					}
 				}
 				b.ReportMetric(float64(threadTime(b)-start)/float64(b.N), "ns/op")

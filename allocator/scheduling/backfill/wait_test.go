@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/scheduling/leaving"
 	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/allocator/state/index"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -68,6 +69,22 @@ func ask(containers ...placement.Container) *placement.Demand {
 
 func at(seconds int) time.Time { return time.Unix(int64(seconds), 0) }
 
+// earliest is Earliest at the second 0.
+func earliest(d *placement.Demand, l *v1alpha1.SliceLedger, room leaving.Room, ends map[types.UID]time.Time) (leaving.Choice, bool) {
+	return Earliest(d, l, room, func(uid types.UID) (time.Duration, bool) {
+		end, known := ends[uid]
+		return end.Sub(at(0)), known
+	})
+}
+
+// endIn is when the last has ended for whom a choice waits, zero where that is not known.
+func endIn(w leaving.Choice) time.Time {
+	if len(w.Victims) == 0 || w.Cost.Priority == Unknown {
+		return time.Time{}
+	}
+	return at(int(w.Cost.Priority))
+}
+
 func TestEarliest(t *testing.T) {
 	// a and b are on device 0, c and d on device 1, e on both of 2 and 3.
 	l := newLedger(4)
@@ -105,19 +122,19 @@ func TestEarliest(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w, ok := Earliest(tt.demand, l, index.Room, tt.ends)
-			if !ok || !slices.Equal(w.Leaving, tt.leaving) || !w.End.Equal(tt.end) || w.Share != tt.share || len(w.Plan.Grants) == 0 || w.Plan.Node != "n" {
+			w, ok := earliest(tt.demand, l, index.Room, tt.ends)
+			if !ok || !slices.Equal(w.Victims, tt.leaving) || !endIn(w).Equal(tt.end) || w.Cost.Loss != float64(tt.share) || len(w.Plan.Grants) == 0 || w.Plan.Node != "n" {
 				t.Errorf("%v: %+v, want %v, %s, %d", ok, w, tt.leaving, tt.end, tt.share)
 			}
 		})
 	}
 	for name, d := range map[string]*placement.Demand{"another model": model, "more devices": ask(container(5, 1, 1))} {
-		if w, ok := Earliest(d, l, index.Room, nil); ok {
+		if w, ok := earliest(d, l, index.Room, nil); ok {
 			t.Errorf("%s: %+v", name, w)
 		}
 	}
 	l.Status.Conditions[0].Status = metav1.ConditionFalse
-	if w, ok := Earliest(ask(container(1, 100, 100)), l, index.Room, nil); ok {
+	if w, ok := earliest(ask(container(1, 100, 100)), l, index.Room, nil); ok {
 		t.Errorf("a node that takes nothing: %+v", w)
 	}
 }
@@ -132,31 +149,43 @@ func TestEarliestBesideAReservation(t *testing.T) {
 		n.Devices[0].FreeCore = 0
 		return n
 	}
-	if w, ok := Earliest(ask(container(1, 90, 90)), l, reserved, nil); !ok || !slices.Equal(w.Leaving, []types.UID{"b"}) {
+	if w, ok := earliest(ask(container(1, 90, 90)), l, reserved, nil); !ok || !slices.Equal(w.Victims, []types.UID{"b"}) {
 		t.Errorf("%v: %+v", ok, w)
 	}
 }
 
-func TestCompare(t *testing.T) {
-	named := func(node string, w Wait) Wait {
-		w.Plan.Node = node
-		return w
+// What fits now comes first, then the earliest end, then what leaves less.
+func TestEarliestCosts(t *testing.T) {
+	l := newLedger(1)
+	grant(t, l, "a", on(0, 10, 100))
+	grant(t, l, "b", on(0, 30, 300))
+	grant(t, l, "c", on(0, 60, 600))
+	var costs []leaving.Cost
+	for _, c := range []struct {
+		core v1alpha1.Percent
+		ends map[types.UID]time.Time
+	}{
+		{0, nil},
+		{90, map[types.UID]time.Time{"b": at(5), "c": at(5)}},
+		{10, map[types.UID]time.Time{"a": at(6)}},
+		{10, nil},
+		{100, nil},
+	} {
+		w, ok := earliest(ask(container(1, c.core, max(c.core, 1))), l, index.Room, c.ends)
+		if c.core == 0 {
+			w, ok = earliest(ask(container(1, 1, 1)), newLedger(1), index.Room, nil)
+		}
+		if !ok {
+			t.Fatalf("no room for %d %%", c.core)
+		}
+		costs = append(costs, w.Cost)
 	}
-	some := []types.UID{"p"}
-	want := []Wait{
-		named("y", Wait{}),
-		named("z", Wait{}),
-		named("x", Wait{Leaving: some, End: at(5), Share: 90}),
-		named("w", Wait{Leaving: some, End: at(6), Share: 10}),
-		named("v", Wait{Leaving: some, Share: 20}),
-		named("a", Wait{Leaving: some, Share: 30}),
-		named("b", Wait{Leaving: some, Share: 30}),
+	if !slices.IsSortedFunc(costs, leaving.Cost.Compare) || costs[0] != leaving.None {
+		t.Errorf("%+v", costs)
 	}
-	for i := range want {
-		for j := range want {
-			if got := want[i].Compare(&want[j]); got < 0 != (i < j) || got > 0 != (i > j) {
-				t.Errorf("%d and %d: %d", i, j, got)
-			}
+	for i := range costs[1:] {
+		if costs[i].Compare(costs[i+1]) == 0 {
+			t.Errorf("%d and %d cost the same", i, i+1)
 		}
 	}
 }
@@ -291,7 +320,7 @@ func TestEarliestAgainstAllSets(t *testing.T) {
 			d.Topology = v1alpha1.TopologyRequest{Level: levels[r.Intn(4)], Required: r.Intn(3) > 0}
 		}
 		before, shares := l.DeepCopy(), sharesOf(l)
-		w, ok := Earliest(d, l, index.Room, ends)
+		w, ok := earliest(d, l, index.Room, ends)
 		if !reflect.DeepEqual(l, before) {
 			t.Fatalf("case %d: the ledger has changed", i)
 		}
@@ -303,18 +332,18 @@ func TestEarliestAgainstAllSets(t *testing.T) {
 			found["nothing"]++
 			continue
 		}
-		if !w.End.Equal(end) {
-			t.Fatalf("case %d: ends at %s, want %s: %+v", i, w.End, end, w)
+		if !endIn(w).Equal(end) {
+			t.Fatalf("case %d: ends at %s, want %s: %+v", i, endIn(w), end, w)
 		}
 		gone, sum := map[types.UID]bool{}, int64(0)
-		for _, p := range w.Leaving {
+		for _, p := range w.Victims {
 			gone[p], sum = true, sum+shares[p]
 		}
 		plan, fitsWithout := placement.Fit(d, index.Room(reduced(l, gone)))
-		if !fitsWithout || !reflect.DeepEqual(plan, w.Plan) || sum != w.Share || !slices.IsSorted(w.Leaving) {
+		if !fitsWithout || !reflect.DeepEqual(plan, w.Plan) || float64(sum) != w.Cost.Loss || !slices.IsSorted(w.Victims) {
 			t.Fatalf("case %d: %+v, the plan is %+v, the share %d", i, w, plan, sum)
 		}
-		for _, p := range w.Leaving {
+		for _, p := range w.Victims {
 			gone[p] = false
 			if _, still := placement.Fit(d, index.Room(reduced(l, gone))); still {
 				t.Fatalf("case %d: %s can stay: %+v", i, p, w)
@@ -322,16 +351,16 @@ func TestEarliestAgainstAllSets(t *testing.T) {
 			gone[p] = true
 		}
 		switch {
-		case len(w.Leaving) == 0:
+		case len(w.Victims) == 0:
 			found["now"]++
-		case !w.End.IsZero():
+		case !endIn(w).IsZero():
 			found["known"]++
 		default:
 			found["unknown"]++
-			if w.Share == share {
+			if w.Cost.Loss == float64(share) {
 				found["least"]++
 			} else if whole && len(ends) == 0 {
-				t.Fatalf("case %d: %d %% leave, %d %% would do: %+v", i, w.Share, share, w)
+				t.Fatalf("case %d: %v %% leave, %d %% would do: %+v", i, w.Cost.Loss, share, w)
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/scheduling/backfill"
+	"vernier.dev/vernier/allocator/scheduling/leaving"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/bench/placement/trace"
 )
@@ -343,11 +344,14 @@ func (s *waiting) reserve() {
 		s.refused = true
 		return
 	}
-	held := &reservation{owner: p, node: node, leaving: map[int]bool{}, until: wait.End}
+	held := &reservation{owner: p, node: node, leaving: map[int]bool{}}
+	if wait.Cost.Priority != backfill.Unknown {
+		held.until = at(s.now).Add(time.Duration(wait.Cost.Priority) * time.Second)
+	}
 	for _, g := range wait.Plan.Grants {
 		held.devices |= 1 << g.Index
 	}
-	for _, uid := range wait.Leaving {
+	for _, uid := range wait.Victims {
 		id, _ := strconv.Atoi(string(uid))
 		held.leaving[id] = true
 		s.remains = max(s.remains, s.hosts[node].pods[id].end-s.now)
@@ -359,7 +363,7 @@ func (s *waiting) reserve() {
 	s.wake()
 }
 
-func (s *waiting) earliest(class int) (best backfill.Wait, node int, ok bool) {
+func (s *waiting) earliest(class int) (best leaving.Choice, node int, ok bool) {
 	c := &s.w.Classes[class]
 	demand := &placement.Demand{Policy: v1alpha1.PolicyPack, Containers: []placement.Container{{
 		Name: "c", Mode: v1alpha1.ModeLimiter, Share: v1alpha1.Share{GPUs: v1alpha1.DeviceCount(c.GPUs), MemMiB: v1alpha1.MiB(c.Milli)},
@@ -370,7 +374,11 @@ func (s *waiting) earliest(class int) (best backfill.Wait, node int, ok bool) {
 		}
 		ledger, ends := s.ledger(h)
 		room := func(l *v1alpha1.SliceLedger) *placement.Node { return s.room(h, c, l) }
-		if wait, fits := backfill.Earliest(demand, ledger, room, ends); fits && (!ok || wait.Compare(&best) < 0) {
+		wait, fits := backfill.Earliest(demand, ledger, room, func(uid types.UID) (time.Duration, bool) {
+			end, known := ends[uid]
+			return end.Sub(at(s.now)), known
+		})
+		if fits && (!ok || wait.Cost.Compare(best.Cost) < 0) {
 			best, node, ok = wait, i, true
 		}
 	}
