@@ -17,69 +17,45 @@ import (
 // sensitive are folders of a node through which a container reaches devices,
 // other containers or the parts that enforce shares. What lies below one is
 // sensitive too, and so is every folder above: it contains it.
-var sensitive = []struct{ path, reason string }{
-	{"/dev", "holds the node's devices"},
-	{"/proc", "shows and opens the node's processes"},
-	{"/sys", "steers the node's devices and cgroups"},
+var sensitive = []struct {
+	reason string
+	paths  []string
+}{
+	{"holds the node's devices", []string{"/dev"}},
+	{"shows and opens the node's processes", []string{"/proc"}},
+	{"steers the node's devices and cgroups", []string{"/sys"}},
 	// Sockets of containerd, CRI-O, Docker and NRI, and CDI specs.
-	{"/run", "holds the sockets of the container runtime"},
-	{"/etc/cdi", "holds the descriptions of the node's devices"},
-	{"/etc/containerd", "configures the container runtime"},
-	{"/etc/crio", "configures the container runtime"},
-	{"/etc/docker", "configures the container runtime"},
-	{"/etc/nri", "configures the container runtime"},
-	{"/opt/nri", "holds plugins of the container runtime"},
-	{"/etc/kubernetes", "holds the node's static pods and credentials"},
-	{"/var/lib/kubelet", "holds other pods' volumes and the kubelet's sockets"},
-	{"/var/lib/containerd", "holds other containers' files"},
-	{"/var/lib/containers", "holds other containers' files"},
-	{"/var/lib/docker", "holds other containers' files"},
-	{"/var/lib/etcd", "holds the cluster's state, its Secrets among it"},
-	{"/var/lib/rancher", "holds the node's runtime, static pods and credentials"},
-	{"/var/lib/vernier", "holds the limits of shares"},
+	{"holds the sockets of the container runtime", []string{"/run"}},
+	{"holds the descriptions of the node's devices", []string{"/etc/cdi"}},
+	{"configures the container runtime", []string{
+		"/etc/containerd", "/etc/crio", "/etc/docker", "/etc/nri", "/etc/nvidia-container-runtime"}},
+	{"holds plugins of the container runtime", []string{"/opt/nri"}},
+	{"holds the node's static pods and credentials", []string{"/etc/kubernetes"}},
+	{"holds other pods' volumes and the kubelet's sockets", []string{"/var/lib/kubelet"}},
+	{"holds other containers' files", []string{"/var/lib/containerd", "/var/lib/containers", "/var/lib/docker"}},
+	{"holds the cluster's state, its Secrets among it", []string{"/var/lib/etcd"}},
+	{"holds the node's runtime, static pods and credentials", []string{"/var/lib/rancher"}},
+	{"holds the limits of shares", []string{"/var/lib/vernier"}},
 	// The kubelet follows links there as root when somebody asks for a container's log.
-	{"/var/log", "holds other pods' logs"},
+	{"holds other pods' logs", []string{"/var/log"}},
 	// A process that writes these has the node the next time that it runs them.
-	{"/bin", "holds the node's programs"},
-	{"/sbin", "holds the node's programs"},
-	{"/usr/bin", "holds the node's programs"},
-	{"/usr/sbin", "holds the node's programs"},
+	{"holds the node's programs", []string{
+		"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/libexec", "/opt/cni", "/opt/containerd", "/home/kubernetes/bin"}},
 	// Where containerd's and runc's own releases are unpacked, with libraries that come
 	// before the distribution's.
-	{"/usr/local", "holds the node's programs and libraries"},
-	{"/usr/libexec", "holds the node's programs"},
-	{"/opt/cni", "holds the node's programs"},
-	{"/opt/containerd", "holds the node's programs"},
-	{"/home/kubernetes/bin", "holds the node's programs"},
-	{"/lib", "holds the node's libraries, the driver's among them"},
-	{"/lib64", "holds the node's libraries, the driver's among them"},
-	{"/usr/lib", "holds the node's libraries, the driver's among them"},
-	{"/usr/lib64", "holds the node's libraries, the driver's among them"},
-	{"/boot", "holds the node's kernel"},
-	{"/root", "holds the keys of the node's administrator"},
-	{"/etc/ssh", "holds the node's keys"},
-	{"/etc/shadow", "says who may log in to the node"},
-	{"/etc/passwd", "says who may log in to the node"},
-	{"/etc/pam.d", "says who may log in to the node"},
-	{"/etc/sudoers", "says who is root on the node"},
-	{"/etc/sudoers.d", "says who is root on the node"},
-	{"/etc/cni", "says what the node runs"},
-	{"/etc/cron.d", "says what the node runs"},
-	{"/etc/cron.daily", "says what the node runs"},
-	{"/etc/cron.hourly", "says what the node runs"},
-	{"/etc/cron.monthly", "says what the node runs"},
-	{"/etc/cron.weekly", "says what the node runs"},
-	{"/etc/crontab", "says what the node runs"},
-	{"/etc/ld.so.cache", "says what the node's programs load"},
-	{"/etc/ld.so.conf", "says what the node's programs load"},
-	{"/etc/ld.so.conf.d", "says what the node's programs load"},
-	{"/etc/ld.so.preload", "says what the node's programs load"},
-	{"/etc/nvidia-container-runtime", "configures the container runtime"},
-	{"/etc/systemd", "says what the node runs"},
-	{"/etc/udev", "says what the node runs"},
-	{"/etc/modprobe.d", "says what the node's kernel loads"},
-	{"/etc/modules-load.d", "says what the node's kernel loads"},
-	{"/var/spool/cron", "says what the node runs"},
+	{"holds the node's programs and libraries", []string{"/usr/local"}},
+	{"holds the node's libraries, the driver's among them", []string{"/lib", "/lib64", "/usr/lib", "/usr/lib64"}},
+	{"holds the node's kernel", []string{"/boot"}},
+	{"holds the keys of the node's administrator", []string{"/root"}},
+	{"holds the node's keys", []string{"/etc/ssh"}},
+	{"says who may log in to the node", []string{"/etc/shadow", "/etc/passwd", "/etc/pam.d"}},
+	{"says who is root on the node", []string{"/etc/sudoers", "/etc/sudoers.d"}},
+	{"says what the node runs", []string{
+		"/etc/cni", "/etc/cron.d", "/etc/cron.daily", "/etc/cron.hourly", "/etc/cron.monthly", "/etc/cron.weekly",
+		"/etc/crontab", "/etc/systemd", "/etc/udev", "/var/spool/cron"}},
+	{"says what the node's programs load", []string{
+		"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.preload"}},
+	{"says what the node's kernel loads", []string{"/etc/modprobe.d", "/etc/modules-load.d"}},
 }
 
 // harmless are folders below a sensitive one that GPU programs do mount, and
@@ -109,11 +85,13 @@ func hostPath(p string, allowed []string) string {
 		}
 	}
 	for _, s := range sensitive {
-		if within(p, s.path) {
-			return s.reason
-		}
-		if within(s.path, p) {
-			return "contains " + s.path + ", which " + s.reason
+		for _, folder := range s.paths {
+			if within(p, folder) {
+				return s.reason
+			}
+			if within(folder, p) {
+				return "contains " + folder + ", which " + s.reason
+			}
 		}
 	}
 	return ""

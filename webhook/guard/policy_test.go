@@ -64,7 +64,9 @@ func TestPolicyNamesTheSameFolders(t *testing.T) {
 	above, in, harmlessIn := regexp.MustCompile(found[0][1]), regexp.MustCompile(found[1][1]), regexp.MustCompile(found[2][1])
 	paths := []string{"/", "/data", "/data/", "/mnt/models", "/etc/localtime", "/var/run", "/var/run/x", "/var/lib/x", "/homes", "/home/me"}
 	for _, s := range sensitive {
-		paths = append(paths, s.path, s.path+"/", s.path+"/x", s.path+"x", path.Dir(s.path), path.Dir(path.Dir(s.path))+"/x", strings.ReplaceAll(s.path, ".", "_"))
+		for _, p := range s.paths {
+			paths = append(paths, p, p+"/", p+"/x", p+"x", path.Dir(p), path.Dir(path.Dir(p))+"/x", strings.ReplaceAll(p, ".", "_"))
+		}
 	}
 	for _, h := range harmless {
 		paths = append(paths, h, h+"/x", h+"x")
