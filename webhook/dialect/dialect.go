@@ -83,14 +83,7 @@ func (s Set) Schedulers() (names []string) {
 }
 
 func asks(d Dialect, pod *slim.Pod) bool {
-	for _, l := range lists(pod) {
-		for i := range l.containers {
-			if asksIn(d, pod, &l.containers[i]) {
-				return true
-			}
-		}
-	}
-	return false
+	return pod.Any(func(c *slim.Container) bool { return asksIn(d, pod, c) })
 }
 
 // asker is a dialect in which more than the amounts of a container says whether it asks.
@@ -103,7 +96,7 @@ func asksIn(d Dialect, pod *slim.Pod, c *slim.Container) bool {
 	if own, has := d.(asker); has {
 		return own.Asks(pod, c)
 	}
-	return asksAny(c.Resources, d.Words().Resources)
+	return asksAny(c.Resources, d.Words().Resources...)
 }
 
 // asksBy are the resources of the dialect by each of which a container of the pod would ask.
@@ -127,21 +120,11 @@ func kept(at *field.Path, scheduler, who string) string {
 	return fmt.Sprintf("%s: %s stays, since %s for no GPU: where that scheduler is gone it waits for ever: set %s", at, scheduler, who, corev1.DefaultSchedulerName)
 }
 
-// list is the containers of one field of the pod's spec.
-type list struct {
-	field      string
-	containers []slim.Container
-}
-
-func lists(pod *slim.Pod) []list {
-	return []list{{"initContainers", pod.Spec.InitContainers}, {"containers", pod.Spec.Containers}}
-}
-
 // Asked are the resources of the dialects of which a list has more than none.
 func (s Set) Asked(list corev1.ResourceList) (names []corev1.ResourceName) {
 	for _, d := range s {
 		for _, name := range d.Words().Resources {
-			if asksAny(corev1.ResourceRequirements{Limits: list}, []corev1.ResourceName{name}) && !slices.Contains(names, name) {
+			if asksAny(corev1.ResourceRequirements{Limits: list}, name) && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
@@ -163,7 +146,7 @@ func (s Set) Traces() []string {
 
 // asksAny reports whether a container asks for more than none of any of them. The
 // zeros that templates leave behind ask for nothing.
-func asksAny(r corev1.ResourceRequirements, names []corev1.ResourceName) bool {
+func asksAny(r corev1.ResourceRequirements, names ...corev1.ResourceName) bool {
 	return slices.ContainsFunc(names, func(name corev1.ResourceName) bool {
 		q := quantity(r, name)
 		return !q.IsZero()

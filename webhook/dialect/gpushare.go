@@ -48,7 +48,7 @@ func (d gpushare) Share(r *Reading, a *Asking) api.Share {
 	gpus := d.count(r, a)
 	if mem == 0 {
 		if len(r.errs) == 0 {
-			r.refuse(field.Required(a.path.Child("resources", "limits").Key(string(aliyunMem)),
+			r.refuse(field.Required(a.Path().Child("resources", "limits").Key(string(aliyunMem)),
 				"says how much memory; without it gpushare gives nothing: add it"))
 		}
 		return api.Share{}

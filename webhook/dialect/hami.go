@@ -44,7 +44,7 @@ func (d hami) Words() Words {
 }
 
 // Asks: a priority alone asks for no GPU.
-func (d hami) Asks(_ *slim.Pod, c *slim.Container) bool { return asksAny(c.Resources, d.names()) }
+func (d hami) Asks(_ *slim.Pod, c *slim.Container) bool { return asksAny(c.Resources, d.names()...) }
 
 func (d hami) Share(_ *Reading, a *Asking) api.Share {
 	a.ignore(d.priority, "tasks on one GPU have the same priority, and each its own quota")

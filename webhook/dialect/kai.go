@@ -4,6 +4,7 @@ package dialect
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -62,7 +63,7 @@ func (kai) Words() Words {
 // container that a translation has been over has limits of ours, and still the
 // pod's annotations: it asks no more.
 func (d kai) Asks(pod *slim.Pod, c *slim.Container) bool {
-	if slices.Contains(d.Words().Schedulers, pod.Spec.SchedulerName) && asksAny(c.Resources, d.Words().Resources) {
+	if slices.Contains(d.Words().Schedulers, pod.Spec.SchedulerName) && asksAny(c.Resources, d.Words().Resources...) {
 		return true
 	}
 	if pod.Metadata.Annotations[api.AnnotationDialect] != "" && podrequest.Asks(c.Resources) {
@@ -85,9 +86,7 @@ func (kai) forPod(pod *slim.Pod, c *slim.Container) bool {
 }
 
 func hasContainer(pod *slim.Pod, name string) bool {
-	return slices.ContainsFunc(lists(pod), func(l list) bool {
-		return slices.ContainsFunc(l.containers, func(c slim.Container) bool { return c.Name == name })
-	})
+	return pod.Any(func(c *slim.Container) bool { return c.Name == name })
 }
 
 // own reports whether the container has annotations of its own.
@@ -106,7 +105,7 @@ func (d kai) Share(r *Reading, a *Asking) api.Share {
 	case whole > 0:
 		return api.Share{GPUs: whole, Core: api.WholeGPU, MemPercent: api.WholeGPU}
 	}
-	share := api.Share{GPUs: kaiCount(r), Core: kaiPercent(r)}
+	share := api.Share{GPUs: max(1, kaiAmount(r, kaiDevices, api.ParseDeviceCount)), Core: kaiAmount(r, kaiCompute, kaiPercent)}
 	if own {
 		share.MemMiB = d.ownMemory(r, a)
 		return share
@@ -115,31 +114,41 @@ func (d kai) Share(r *Reading, a *Asking) api.Share {
 	if fraction := have[kaiFraction]; fraction != "" {
 		share.MemPercent = kaiPortion(r, fraction)
 	} else {
-		share.MemMiB = kaiMiB(r, have[kaiMemory])
+		share.MemMiB = kaiAmount(r, kaiMemory, kaiMiB)
 	}
 	return share
 }
 
 // ownMemory is what is guaranteed: the request, or the limit where there is none.
 func (kai) ownMemory(r *Reading, a *Asking) api.MiB {
-	var mib [2]api.MiB
-	for i, what := range []string{kaiOwnRequest, kaiOwnLimit} {
-		key := kaiOwn + a.Name + what
-		text := r.Pod.Metadata.Annotations[key]
-		if text == "" {
-			continue
-		}
-		q, err := resource.ParseQuantity(text)
-		if err != nil || q.Value() < 1 || q.Value() > mostMiB<<20 {
-			r.refuse(field.Invalid(annotationsPath.Key(key), text, "must be an amount of memory, such as 8Gi"))
-			return 0
-		}
-		mib[i] = api.MiB((q.Value() + 1<<20 - 1) >> 20)
+	own := kaiOwn + a.Name
+	request, limit := kaiAmount(r, own+kaiOwnRequest, kaiBytes), kaiAmount(r, own+kaiOwnLimit, kaiBytes)
+	if request > 0 && limit > request {
+		r.ignore(own+kaiOwnLimit, "the request is what is guaranteed, and the limit as well")
 	}
-	if mib[0] > 0 && mib[1] > mib[0] {
-		r.ignore(kaiOwn+a.Name+kaiOwnLimit, "the request is what is guaranteed, and the limit as well")
+	return cmp.Or(request, limit)
+}
+
+// kaiAmount reads an annotation of the pod; 0 where it is not there, and where it is refused.
+func kaiAmount[T ~int32 | ~int64](r *Reading, key string, parse func(string) (T, error)) T {
+	text := r.Pod.Metadata.Annotations[key]
+	if text == "" {
+		return 0
 	}
-	return cmp.Or(mib[0], mib[1])
+	amount, err := parse(text)
+	if err != nil {
+		r.refuse(field.Invalid(annotationsPath.Key(key), text, err.Error()))
+		return 0
+	}
+	return amount
+}
+
+func kaiBytes(text string) (api.MiB, error) {
+	q, err := resource.ParseQuantity(text)
+	if err != nil || q.Value() < 1 || q.Value() > mostMiB<<20 {
+		return 0, errors.New("must be an amount of memory, such as 8Gi")
+	}
+	return api.MiB((q.Value() + 1<<20 - 1) >> 20), nil
 }
 
 // kaiPortion is a fraction of a GPU's memory in percent, the nearest.
@@ -157,43 +166,21 @@ func kaiPortion(r *Reading, text string) api.Percent {
 	return api.Percent(percent)
 }
 
-func kaiMiB(r *Reading, text string) api.MiB {
+func kaiMiB(text string) (api.MiB, error) {
 	mib, err := api.ParseMiB(text)
 	if err == nil && mib > mostMiB {
 		err = fmt.Errorf("%d MiB is more than any GPU has: write it in MiB, %d at most", mib, mostMiB)
 	}
-	if err != nil {
-		r.refuse(field.Invalid(annotationsPath.Key(kaiMemory), text, err.Error()))
-	}
-	return mib
-}
-
-func kaiCount(r *Reading) api.DeviceCount {
-	text := r.Pod.Metadata.Annotations[kaiDevices]
-	if text == "" {
-		return 1
-	}
-	n, err := api.ParseDeviceCount(text)
-	if err != nil {
-		r.refuse(field.Invalid(annotationsPath.Key(kaiDevices), text, err.Error()))
-	}
-	return n
+	return mib, err
 }
 
 // kaiPercent is a cap on compute; it is kept as a quota.
-func kaiPercent(r *Reading) api.Percent {
-	text := r.Pod.Metadata.Annotations[kaiCompute]
-	if text == "" {
-		return 0
-	}
+func kaiPercent(text string) (api.Percent, error) {
 	percent, err := api.ParsePercent(text)
 	if err == nil && percent > api.WholeGPU {
 		err = fmt.Errorf("%d is more than all of a GPU: write 1 to %d percent", percent, api.WholeGPU)
 	}
-	if err != nil {
-		r.refuse(field.Invalid(annotationsPath.Key(kaiCompute), text, err.Error()))
-	}
-	return percent
+	return percent, err
 }
 
 func (d kai) Pod(r *Reading) {
@@ -227,12 +214,10 @@ func (d kai) Pod(r *Reading) {
 				"not honoured: it was the way to an MPS server that the operator runs: set %s mps", api.AnnotationMode)
 		}
 	}
-	for _, l := range lists(r.Pod) {
-		for i := range l.containers {
-			for j, v := range l.containers[i].Env {
-				if v.Name == runaiLimit {
-					r.warn(specPath.Child(l.field).Index(i).Child("env").Index(j), "not honoured: "+notLent)
-				}
+	for c := range r.Pod.All() {
+		for i, v := range c.Env {
+			if v.Name == runaiLimit {
+				r.warn(c.Path().Child("env").Index(i), "not honoured: "+notLent)
 			}
 		}
 	}

@@ -47,7 +47,7 @@ func (d koordinator) Share(r *Reading, a *Asking) api.Share {
 		return parts.share(a, koordGPU, koordGPU)
 	case whole > 0 || gpu > 0 || parts.mem > 0 && parts.ratio > 0 || parts.mem == 0 && parts.ratio == 0:
 		for _, name := range d.Words().Resources {
-			if asksAny(a.Resources, []corev1.ResourceName{name}) {
+			if asksAny(a.Resources, name) {
 				a.refuse(name, "Koordinator takes nvidia.com/gpu alone, koordinator.sh/gpu alone, or gpu-memory or gpu-memory-ratio, "+
 					"with gpu-core and gpu.shared or without: keep to one of these")
 				break

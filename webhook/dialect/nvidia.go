@@ -31,8 +31,8 @@ func (d nvidia) Words() Words {
 // compute, as with time-slicing.
 func (d nvidia) Share(_ *Reading, a *Asking) api.Share {
 	name := nvidiaShared
-	if d.timeSlicing && asksAny(a.Resources, []corev1.ResourceName{nvidiaGPU}) {
-		if name = nvidiaGPU; asksAny(a.Resources, []corev1.ResourceName{nvidiaShared}) {
+	if d.timeSlicing && asksAny(a.Resources, nvidiaGPU) {
+		if name = nvidiaGPU; asksAny(a.Resources, nvidiaShared) {
 			a.refuse(name, string(nvidiaShared)+" is asked for as well: keep the one or the other")
 			return api.Share{}
 		}

@@ -94,9 +94,7 @@ func (r *Reading) amounts() {
 		if !set {
 			continue
 		}
-		if slices.ContainsFunc(lists(r.Pod), func(l list) bool {
-			return slices.ContainsFunc(l.containers, func(c slim.Container) bool { return asksAny(c.Resources, []corev1.ResourceName{name}) })
-		}) {
+		if r.Pod.Any(func(c *slim.Container) bool { return asksAny(c.Resources, name) }) {
 			r.ignore(string(name), "it is an amount, and the container's limit counts")
 			continue
 		}
@@ -119,9 +117,8 @@ func (r *Reading) keys(prefixes ...string) []string {
 // Asking is a container that asks in a dialect. Its amounts are read once each:
 // what is wrong with one is said when it is read.
 type Asking struct {
-	*slim.Container
+	slim.Ref
 	reading *Reading
-	path    *field.Path
 }
 
 // at is the field of an amount.
@@ -132,7 +129,7 @@ func (a *Asking) at(name corev1.ResourceName) *field.Path {
 			list = "requests"
 		}
 	}
-	return a.path.Child("resources", list).Key(string(name))
+	return a.Path().Child("resources", list).Key(string(name))
 }
 
 // amount reads a whole number of 1 to most; 0 where none is asked for, or where
@@ -188,7 +185,7 @@ func (a *Asking) warn(name corev1.ResourceName, format string, args ...any) {
 
 // ignore warns about an amount that is asked for and means nothing here.
 func (a *Asking) ignore(name corev1.ResourceName, why string) {
-	if asksAny(a.Resources, []corev1.ResourceName{name}) {
+	if asksAny(a.Resources, name) {
 		a.warn(name, "removed and not honoured: %s", why)
 	}
 }

@@ -44,8 +44,8 @@ func (s Set) Translate(pod *slim.Pod) Translation {
 	t := translator{dialect: d, reading: Reading{Pod: pod, asksBy: asksBy(d, pod), set: map[string]string{}}}
 	t.reading.amounts()
 	d.Pod(&t.reading)
-	for _, l := range lists(pod) {
-		t.containers(l)
+	for c := range pod.All() {
+		t.container(c)
 	}
 	t.leftovers(words)
 	s.strangers(&t.reading, words.Name)
@@ -66,26 +66,22 @@ type translator struct {
 	patch   []jsonpatch.Operation
 }
 
-func (t *translator) containers(l list) {
-	for i := range l.containers {
-		c := &l.containers[i]
-		if !asksIn(t.dialect, t.reading.Pod, c) {
-			continue
-		}
-		path := specPath.Child(l.field).Index(i)
-		if podrequest.Asks(c.Resources) {
-			t.reading.refuse(field.Forbidden(path.Child("resources"), fmt.Sprintf(
-				"asks for %s resources and in the dialect %s as well: keep the one or the other", api.Group, t.dialect.Words().Name)))
-			continue
-		}
-		before := len(t.reading.errs)
-		share := t.dialect.Share(&t.reading, &Asking{Container: c, reading: &t.reading, path: path})
-		if len(t.reading.errs) > before {
-			// What has been refused once is not to be refused again.
-			share = api.Share{}
-		}
-		t.rewrite(c, limits(share), fmt.Sprintf("/spec/%s/%d/resources", l.field, i))
+func (t *translator) container(c slim.Ref) {
+	if !asksIn(t.dialect, t.reading.Pod, c.Container) {
+		return
 	}
+	if podrequest.Asks(c.Resources) {
+		t.reading.refuse(field.Forbidden(c.Path().Child("resources"), fmt.Sprintf(
+			"asks for %s resources and in the dialect %s as well: keep the one or the other", api.Group, t.dialect.Words().Name)))
+		return
+	}
+	before := len(t.reading.errs)
+	share := t.dialect.Share(&t.reading, &Asking{c, &t.reading})
+	if len(t.reading.errs) > before {
+		// What has been refused once is not to be refused again.
+		share = api.Share{}
+	}
+	t.rewrite(c, limits(share))
 }
 
 // limits are the totals by which a container asks for a share.
@@ -106,10 +102,9 @@ func limits(share api.Share) corev1.ResourceList {
 }
 
 // rewrite puts the totals into a container's limits and requests, as Kubernetes
-// itself does with limits, and takes out what they say in the dialect. path is
-// the JSON pointer of its resources.
-func (t *translator) rewrite(c *slim.Container, add corev1.ResourceList, path string) {
-	r := &c.Resources
+// itself does with limits, and takes out what they say in the dialect.
+func (t *translator) rewrite(c slim.Ref, add corev1.ResourceList) {
+	r, path := &c.Resources, c.Pointer()+"/resources"
 	if r.Limits == nil && r.Requests == nil && r.Claims == nil {
 		// There may be no resources at all to patch.
 		t.patch = append(t.patch, jsonpatch.NewOperation("add", path, map[string]any{"limits": add, "requests": add}))
@@ -159,18 +154,15 @@ func (t *translator) leftovers(words Words) {
 		domain, _, _ := strings.Cut(string(name), "/")
 		domains = append(domains, domain)
 	}
-	for _, l := range lists(t.reading.Pod) {
-		for i := range l.containers {
-			c := &l.containers[i]
-			at := &Asking{Container: c, path: specPath.Child(l.field).Index(i)}
-			names := slices.Collect(maps.Keys(c.Resources.Limits))
-			names = slices.AppendSeq(names, maps.Keys(c.Resources.Requests))
-			slices.Sort(names)
-			for _, name := range slices.Compact(names) {
-				domain, _, _ := strings.Cut(string(name), "/")
-				if slices.Contains(domains, domain) && !slices.Contains(words.Resources, name) && asksAny(c.Resources, []corev1.ResourceName{name}) {
-					t.reading.warn(at.at(name), "not translated: it stays in the pod, which waits for a node that has it: for a renamed resource the operator sets dialects.renamed (--renamed-resource)")
-				}
+	for c := range t.reading.Pod.All() {
+		at := &Asking{c, &t.reading}
+		names := slices.Collect(maps.Keys(c.Resources.Limits))
+		names = slices.AppendSeq(names, maps.Keys(c.Resources.Requests))
+		slices.Sort(names)
+		for _, name := range slices.Compact(names) {
+			domain, _, _ := strings.Cut(string(name), "/")
+			if slices.Contains(domains, domain) && !slices.Contains(words.Resources, name) && asksAny(c.Resources, name) {
+				at.warn(name, "not translated: it stays in the pod, which waits for a node that has it: for a renamed resource the operator sets dialects.renamed (--renamed-resource)")
 			}
 		}
 	}
@@ -183,12 +175,10 @@ func (s Set) strangers(r *Reading, name string) {
 		if words.Name == name || len(r.errs) > 0 {
 			continue
 		}
-		for _, l := range lists(r.Pod) {
-			for i := range l.containers {
-				if asksAny(l.containers[i].Resources, words.Resources) {
-					r.refuse(field.Forbidden(specPath.Child(l.field).Index(i).Child("resources"), fmt.Sprintf(
-						"asks in the dialect %s, and the pod is written in %s: ask in one of them", words.Name, name)))
-				}
+		for c := range r.Pod.All() {
+			if asksAny(c.Resources, words.Resources...) {
+				r.refuse(field.Forbidden(c.Path().Child("resources"), fmt.Sprintf(
+					"asks in the dialect %s, and the pod is written in %s: ask in one of them", words.Name, name)))
 			}
 		}
 	}

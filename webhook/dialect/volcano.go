@@ -54,7 +54,7 @@ func (d volcano) Words() Words {
 func (d volcano) Share(_ *Reading, a *Asking) api.Share {
 	number, mem := a.gpus(volcanoOldGPU), a.mib(volcanoOldMem, 1)
 	switch {
-	case asksAny(a.Resources, d.names()):
+	case asksAny(a.Resources, d.names()...):
 		a.ignore(volcanoOldGPU, "the container asks for vGPUs, and these count")
 		a.ignore(volcanoOldMem, "the container asks for vGPUs, and these count")
 		return d.share(a)

@@ -125,10 +125,8 @@ func Bounds(pod *slim.Pod) field.ErrorList {
 		return errs
 	}
 	capabilities := 0
-	for _, list := range [][]slim.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			capabilities += len(list[i].SecurityContext.Capabilities.Add)
-		}
+	for c := range pod.All() {
+		capabilities += len(c.SecurityContext.Capabilities.Add)
 	}
 	atMost(api.MaxShareCapabilities, capabilities, spec.Child("containers"), "these are the capabilities that its containers add: remove some")
 	if err := api.CheckSchedulingTerms(&corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity,

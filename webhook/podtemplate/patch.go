@@ -35,10 +35,10 @@ func (f *findings) patch(pod *slim.Pod, had map[string]string, translated dialec
 	maps.DeleteFunc(set, func(key, value string) bool { return had[key] == value })
 	ops := append(annotate(had, set), translated.Patch...)
 	for _, a := range f.amounts {
-		resources := "/spec/" + a.list + "/" + strconv.Itoa(a.container) + "/resources/"
+		resources := a.of.Pointer() + "/resources/"
 		name, value := "/"+slim.Pointer(string(a.name)), strconv.FormatInt(a.value, 10)
 		ops = append(ops, jsonpatch.NewOperation("add", resources+"limits"+name, value))
-		if a.requests {
+		if a.of.Resources.Requests != nil { // else Kubernetes makes them of the limits
 			ops = append(ops, jsonpatch.NewOperation("add", resources+"requests"+name, value))
 		}
 	}
@@ -50,8 +50,7 @@ func (f *findings) patch(pod *slim.Pod, had map[string]string, translated dialec
 	}
 	// Backwards: a removal moves what follows it.
 	for _, e := range slices.Backward(f.env) {
-		ops = append(ops, jsonpatch.NewOperation("remove",
-			"/spec/"+e.list+"/"+strconv.Itoa(e.container)+"/env/"+strconv.Itoa(e.env), nil))
+		ops = append(ops, jsonpatch.NewOperation("remove", e.of.Pointer()+"/env/"+strconv.Itoa(e.env), nil))
 	}
 	return ops, nil
 }
@@ -96,23 +95,17 @@ func (r *Reader) limitRanger(pod *slim.Pod) (warnings []string) {
 	if len(set) == 0 {
 		return nil
 	}
-	warn := func(list, kind string, containers []slim.Container) {
-		for i := range containers {
-			limits := containers[i].Resources.Limits
-			for _, name := range append(api.Asked(limits), r.rules.Dialects.Asked(limits)...) {
-				if set[kind+" "+containers[i].Name+" "+string(name)] {
-					warnings = append(warnings, notWritten(list, i, containers[i].Name, name, limits))
-				}
+	for c := range pod.All() {
+		kind, limits := "container", c.Resources.Limits
+		if c.Init() {
+			kind = "init container"
+		}
+		for _, name := range append(api.Asked(limits), r.rules.Dialects.Asked(limits)...) {
+			if amount := limits[name]; set[kind+" "+c.Name+" "+string(name)] {
+				warnings = append(warnings, fmt.Sprintf("%s: a LimitRange gives container %s %s, which the pod does not ask for. Its max is the default too, unless the LimitRange has default %s: 0",
+					c.Path().Child("resources", "limits").Key(string(name)), c.Name, amount.String(), name))
 			}
 		}
 	}
-	warn("initContainers", "init container", pod.Spec.InitContainers)
-	warn("containers", "container", pod.Spec.Containers)
 	return warnings
-}
-
-func notWritten(list string, i int, container string, name corev1.ResourceName, limits corev1.ResourceList) string {
-	amount := limits[name]
-	return fmt.Sprintf("%s: a LimitRange gives container %s %s, which the pod does not ask for. Its max is the default too, unless the LimitRange has default %s: 0",
-		specPath.Child(list).Index(i).Child("resources", "limits").Key(string(name)), container, amount.String(), name)
 }

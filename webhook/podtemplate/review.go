@@ -46,15 +46,11 @@ type findings struct {
 	env []envRemoval
 }
 
-// amount is a limit that a container leaves out, or has 0 of: list is a field of the pod's spec.
+// amount is a limit that a container leaves out, or has 0 of.
 type amount struct {
-	list      string
-	container int
-	// requests is false where the container has none: then Kubernetes makes them of the
-	// limits.
-	requests bool
-	name     corev1.ResourceName
-	value    int64
+	of    slim.Ref
+	name  corev1.ResourceName
+	value int64
 }
 
 // askedClass is a class, and where a container asks for it.
@@ -63,22 +59,15 @@ type askedClass struct {
 	at *field.Path
 }
 
-// envRemoval names one variable: list is a field of the pod's spec.
+// envRemoval names one variable of a container.
 type envRemoval struct {
-	list           string
-	container, env int
+	of  slim.Ref
+	env int
 }
 
 // asks reports whether any part of the pod asks for a share.
 func asks(pod *slim.Pod) bool {
-	for _, list := range [][]slim.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i := range list {
-			if podrequest.Asks(list[i].Resources) {
-				return true
-			}
-		}
-	}
-	return podrequest.Asks(pod.Spec.Resources)
+	return pod.Any(func(c *slim.Container) bool { return podrequest.Asks(c.Resources) }) || podrequest.Asks(pod.Spec.Resources)
 }
 
 // leftovers refuses the marks of a share on a pod that asks for none: forged, or
@@ -107,10 +96,12 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 	f.errs = append(f.errs, errs...)
 	f.errs = append(f.errs, guard.Pod(pod, rules.AllowedHostPaths)...)
 	f.errs = append(f.errs, podrequest.PodLevel(pod.Spec.Resources, specPath.Child("resources"))...)
-	f.narrow("initContainers", pod.Spec.InitContainers)
-	f.narrow("containers", pod.Spec.Containers)
-	f.containers("initContainers", pod.Spec.InitContainers, known)
-	f.containers("containers", pod.Spec.Containers, known)
+	for c := range pod.All() {
+		f.narrow(c)
+	}
+	for c := range pod.All() {
+		f.container(c, known)
+	}
 	if n := len(f.Shares); n > api.MaxShareContainers {
 		f.errs = append(f.errs, field.Invalid(specPath.Child("containers"), n, fmt.Sprintf(
 			"at most %d containers of a pod may ask for a share, each takes one of the %d slices of a GPU. Make several pods of it, or ask for one share and run the programs in one container",
@@ -145,53 +136,48 @@ func (f *findings) hasQuota() bool {
 	return false
 }
 
-// narrow takes in the containers, and has the pod's wishes be those of their classes, before a
+// narrow takes in a container, and has the pod's wishes be those of its class, before a
 // share is compared with them.
-func (f *findings) narrow(list string, containers []slim.Container) {
-	for i := range containers {
-		c, init := &containers[i], list == "initContainers"
-		of := podrequest.Container{Name: c.Name, Init: init, Sidecar: init && c.RestartPolicy == string(corev1.ContainerRestartPolicyAlways)}
-		if class := podrequest.ClassOf(c.Resources, f.classes); class != nil {
-			of.Class = class.Name
-			at := specPath.Child(list).Index(i).Child("resources", "limits").Key(string(api.ClassResource(class.Name)))
-			f.asked = append(f.asked, askedClass{class, at})
-			var err error
-			if f.Wishes, err = f.Narrow(class); err != nil {
-				f.errs = append(f.errs, field.Forbidden(at, err.Error()))
-			}
+func (f *findings) narrow(c slim.Ref) {
+	of := podrequest.Container{Name: c.Name, Init: c.Init(), Sidecar: c.Init() && c.RestartPolicy == string(corev1.ContainerRestartPolicyAlways)}
+	if class := podrequest.ClassOf(c.Resources, f.classes); class != nil {
+		of.Class = class.Name
+		at := c.Path().Child("resources", "limits").Key(string(api.ClassResource(class.Name)))
+		f.asked = append(f.asked, askedClass{class, at})
+		var err error
+		if f.Wishes, err = f.Narrow(class); err != nil {
+			f.errs = append(f.errs, field.Forbidden(at, err.Error()))
 		}
-		f.Containers = append(f.Containers, of)
 	}
+	f.Containers = append(f.Containers, of)
 }
 
-// containers reviews one list. Init containers have slices of their own like
-// any other: which of them run at the same time is the allocator's arithmetic.
-func (f *findings) containers(list string, containers []slim.Container, known fleet.Size) {
-	listPath := specPath.Child(list)
-	for i := range containers {
-		c, path := &containers[i], listPath.Index(i)
-		f.errs = append(f.errs, guard.Container(c, path)...)
-		shared := podrequest.Asks(c.Resources)
-		remove, warnings, errs := guard.Env(c, shared, path)
-		f.warnings = append(f.warnings, warnings...)
-		f.errs = append(f.errs, errs...)
-		for _, at := range remove {
-			f.env = append(f.env, envRemoval{list: list, container: i, env: at})
-		}
-		if shared && f.Mode == api.ModeMPS {
-			f.errs = append(f.errs, guard.SharedMemory(c, path)...)
-		}
-		if shared {
-			totals := f.share(c, path.Child("resources"), known)
-			if share, given := f.Shares[c.Name]; given {
-				f.warnings = append(f.warnings, guard.Devices(c, share, f.Mode, path)...)
-			}
-			// Written down, so that a ResourceQuota counts compute, memory and slices.
-			for _, total := range totals {
-				if given := c.Resources.Limits[total.Name]; given.IsZero() && total.Value > 0 {
-					f.amounts = append(f.amounts, amount{list: list, container: i, requests: c.Resources.Requests != nil, name: total.Name, value: total.Value})
-				}
-			}
+// container reviews one. Init containers have slices of their own like any other: which of
+// them run at the same time is the allocator's arithmetic.
+func (f *findings) container(c slim.Ref, known fleet.Size) {
+	path := c.Path()
+	f.errs = append(f.errs, guard.Container(c.Container, path)...)
+	shared := podrequest.Asks(c.Resources)
+	remove, warnings, errs := guard.Env(c.Container, shared, path)
+	f.warnings = append(f.warnings, warnings...)
+	f.errs = append(f.errs, errs...)
+	for _, at := range remove {
+		f.env = append(f.env, envRemoval{c, at})
+	}
+	if !shared {
+		return
+	}
+	if f.Mode == api.ModeMPS {
+		f.errs = append(f.errs, guard.SharedMemory(c.Container, path)...)
+	}
+	totals := f.share(c.Container, path.Child("resources"), known)
+	if share, given := f.Shares[c.Name]; given {
+		f.warnings = append(f.warnings, guard.Devices(c.Container, share, f.Mode, path)...)
+	}
+	// Written down, so that a ResourceQuota counts compute, memory and slices.
+	for _, total := range totals {
+		if given := c.Resources.Limits[total.Name]; given.IsZero() && total.Value > 0 {
+			f.amounts = append(f.amounts, amount{c, total.Name, total.Value})
 		}
 	}
 }

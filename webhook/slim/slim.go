@@ -8,9 +8,12 @@
 package slim
 
 import (
+	"fmt"
+	"iter"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 )
 
@@ -20,6 +23,46 @@ type Pod struct {
 	// Metadata is nil where the object has none: then it is no pod.
 	Metadata *Metadata `json:"metadata"`
 	Spec     Spec      `json:"spec"`
+}
+
+// Ref is a container, and where it stands in its pod: List is a field of the spec.
+type Ref struct {
+	*Container
+	List  string
+	Index int
+}
+
+// Init reports whether the container runs before those that do not.
+func (r Ref) Init() bool { return r.List == "initContainers" }
+
+// Path of the container in its pod, and Pointer, the same as a JSON pointer.
+func (r Ref) Path() *field.Path { return field.NewPath("spec", r.List).Index(r.Index) }
+func (r Ref) Pointer() string   { return fmt.Sprintf("/spec/%s/%d", r.List, r.Index) }
+
+// All are the containers of the pod, init containers first.
+func (p *Pod) All() iter.Seq[Ref] {
+	return func(yield func(Ref) bool) {
+		for i := range p.Spec.InitContainers {
+			if !yield(Ref{&p.Spec.InitContainers[i], "initContainers", i}) {
+				return
+			}
+		}
+		for i := range p.Spec.Containers {
+			if !yield(Ref{&p.Spec.Containers[i], "containers", i}) {
+				return
+			}
+		}
+	}
+}
+
+// Any reports whether it is so of a container of the pod.
+func (p *Pod) Any(is func(c *Container) bool) bool {
+	for c := range p.All() {
+		if is(c.Container) {
+			return true
+		}
+	}
+	return false
 }
 
 // Workload is the part of what makes pods of a template that admission looks at.
