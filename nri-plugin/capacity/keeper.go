@@ -9,7 +9,6 @@ package capacity
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,8 +17,8 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -192,24 +191,12 @@ func (k *Keeper) Keep(ctx context.Context) error {
 	}
 	want := Of(devices)
 	maps.Copy(want, Units(devices, k.Classes.All(), pods.Items))
-	gone := append(goneUnits(node.Status.Capacity, want), goneUnits(node.Status.Allocatable, want)...)
-	if len(gone) == 0 && has(node.Status.Capacity, want) && has(node.Status.Allocatable, want) {
+	before := node.DeepCopy()
+	node.Status.Capacity, node.Status.Allocatable = with(node.Status.Capacity, want), with(node.Status.Allocatable, want)
+	if equality.Semantic.DeepEqual(before.Status, node.Status) {
 		return nil
 	}
-	list := map[corev1.ResourceName]any{}
-	for name, quantity := range want {
-		list[name] = quantity
-	}
-	for _, name := range gone {
-		list[name] = nil
-	}
-	patch, err := json.Marshal(map[string]any{
-		"status": map[string]any{"capacity": list, "allocatable": list},
-	})
-	if err != nil {
-		return err
-	}
-	if err := k.Live.Status().Patch(ctx, node, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	if err := k.Live.Status().Patch(ctx, node, client.MergeFrom(before)); err != nil {
 		refused.Count(refused.Capacity, err)
 		return fmt.Errorf("patching the capacity of node %s: %w", k.Node, err)
 	}
@@ -217,21 +204,13 @@ func (k *Keeper) Keep(ctx context.Context) error {
 	return nil
 }
 
-// goneUnits are the resources in the list of classes that are wanted no more.
-func goneUnits(list, want corev1.ResourceList) (names []corev1.ResourceName) {
-	for name := range list {
-		if _, wanted := want[name]; !wanted && v1alpha1.ClassOf(name) != "" {
-			names = append(names, name)
+// with is the list with the amounts that are wanted, and without classes that are not.
+func with(list, want corev1.ResourceList) corev1.ResourceList {
+	now := maps.Clone(want)
+	for name, quantity := range list {
+		if _, wanted := want[name]; !wanted && v1alpha1.ClassOf(name) == "" {
+			now[name] = quantity
 		}
 	}
-	return names
-}
-
-func has(list, want corev1.ResourceList) bool {
-	for name, quantity := range want {
-		if got, found := list[name]; !found || got.Cmp(quantity) != 0 {
-			return false
-		}
-	}
-	return true
+	return now
 }

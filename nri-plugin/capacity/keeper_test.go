@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -67,17 +68,22 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-func TestHas(t *testing.T) {
+func TestWith(t *testing.T) {
 	want := Of([]v1alpha1.DeviceStatus{{Mem: 81920}})
-	if full := want.DeepCopy(); !has(full, want) {
-		t.Error("a full list lacks something")
+	full := want.DeepCopy()
+	full[corev1.ResourceCPU] = resource.MustParse("8")
+	if got := with(full, want); !equality.Semantic.DeepEqual(got, full) {
+		t.Errorf("a full list becomes %v", got)
 	}
 	for name := range want {
-		less, zero := want.DeepCopy(), want.DeepCopy()
+		less, zero, more := full.DeepCopy(), full.DeepCopy(), full.DeepCopy()
 		delete(less, name)
 		zero[name] = resource.MustParse("0")
-		if has(less, want) || has(zero, want) {
-			t.Errorf("a list without %s lacks nothing", name)
+		more["vernier.dev/gpu-gone"] = resource.MustParse("1")
+		for _, list := range []corev1.ResourceList{less, zero, more} {
+			if got := with(list, want); equality.Semantic.DeepEqual(got, list) || !equality.Semantic.DeepEqual(got, full) {
+				t.Errorf("%v becomes %v", list, got)
+			}
 		}
 	}
 }
