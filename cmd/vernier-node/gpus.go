@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"vernier.dev/vernier/nri-plugin/agent"
 	"vernier.dev/vernier/nri-plugin/cdi"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/inventory"
@@ -23,17 +24,12 @@ import (
 // hookTimeout bounds a run of the hook that only says its version.
 const hookTimeout = 10 * time.Second
 
-// options are the flags.
+// options are the flags, of the agent and of what it is made from here.
 type options struct {
-	node, kubeconfig, nriSocket                              string
-	cdiDir, stateDir                                         string
-	driverRoot, hostDriverRoot, devRoot                      string
-	nvmlLibrary, sysDir                                      string
-	limiterLibrary, cdiHook                                  string
-	mpsCgroup                                                string
-	metricsAddr, healthAddr                                  string
-	endDeviceHolders, endUnenforced, injectRDMA, numaBinding bool
-	opportunisticCPU, verbosity                              int
+	agent.Options
+	kubeconfig, cdiDir, driverRoot, hostDriverRoot string
+	nvmlLibrary, cdiHook, mpsCgroup                string
+	verbosity                                      int
 }
 
 // installHook copies vernier-cdi-hook to where the runtime can run it from, and
@@ -42,7 +38,7 @@ func (o *options) installHook() (string, error) {
 	if o.cdiHook == "" {
 		return "", nil
 	}
-	to := filepath.Join(o.stateDir, "lib", "vernier-cdi-hook")
+	to := filepath.Join(o.StateDir, "lib", "vernier-cdi-hook")
 	if err := atomicfile.Install(o.cdiHook, to); err != nil {
 		return "", fmt.Errorf("vernier-cdi-hook: %w; set --cdi-hook and --state-dir", err)
 	}
@@ -97,7 +93,7 @@ func (g *gpus) open() (device.Library, error) {
 		Dir:            g.options.cdiDir,
 		DriverRoot:     g.options.driverRoot,
 		HostDriverRoot: g.options.hostDriverRoot,
-		DevRoot:        g.options.devRoot,
+		DevRoot:        g.options.DevRoot,
 		Hook:           g.hook,
 		Log:            g.log,
 	})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"vernier.dev/vernier/nri-plugin/agent"
 	"vernier.dev/vernier/nri-plugin/device"
 )
 
@@ -34,7 +35,7 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.node != "gpu-1" || o.hostDriverRoot != "/run/nvidia/driver" || o.stateDir != "/var/lib/vernier" {
+	if o.Node != "gpu-1" || o.hostDriverRoot != "/run/nvidia/driver" || o.StateDir != "/var/lib/vernier" {
 		t.Errorf("%+v", o)
 	}
 	if o, err = parse([]string{"--node-name=a", "--driver-root=/host", "--host-driver-root=/"}, none); err != nil || o.hostDriverRoot != "/" {
@@ -48,13 +49,13 @@ func TestInstallHook(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\ntest \"$*\" = --version\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := &options{cdiHook: program, stateDir: filepath.Join(dir, "state"), driverRoot: "/", hostDriverRoot: "/"}
+	o := &options{cdiHook: program, Options: agent.Options{StateDir: filepath.Join(dir, "state")}, driverRoot: "/", hostDriverRoot: "/"}
 	path, err := o.installHook()
 	if err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(path)
-	if err != nil || info.Mode().Perm() != 0o755 || !strings.HasPrefix(path, o.stateDir) {
+	if err != nil || info.Mode().Perm() != 0o755 || !strings.HasPrefix(path, o.StateDir) {
 		t.Errorf("%s: %v, %v", path, info, err)
 	}
 	// A C library that is too old says so through the loader.
