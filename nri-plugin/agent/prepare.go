@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/client-go/util/workqueue"
 
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/worker"
 )
 
 // prepareRetry is the pause after a failed preparation, as for a full disk.
@@ -26,7 +26,7 @@ type preparer struct {
 	// settle brings what outlives containers in line with the ledger.
 	settle func() error
 	log    logr.Logger
-	queue  workqueue.TypedDelayingInterface[struct{}]
+	queue  worker.Queue[struct{}]
 	done   map[ledger.Key][]ledger.Grant
 
 	mu   sync.Mutex
@@ -34,7 +34,7 @@ type preparer struct {
 }
 
 func newPreparer(index func() *ledger.Index, modes mode.Set, settle func() error, log logr.Logger) *preparer {
-	return &preparer{index: index, modes: modes, settle: settle, log: log, queue: workqueue.NewTypedDelayingQueue[struct{}](), done: map[ledger.Key][]ledger.Grant{}}
+	return &preparer{index: index, modes: modes, settle: settle, log: log, queue: worker.NewQueue[struct{}](prepareRetry, prepareRetry), done: map[ledger.Key][]ledger.Grant{}}
 }
 
 // look asks for a comparison with the ledger. It never blocks.
@@ -49,24 +49,16 @@ func (p *preparer) ended(c mode.Container) {
 }
 
 func (p *preparer) run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, p.queue.ShutDown)
-	defer stop()
-	for {
-		look, shutdown := p.queue.Get()
-		if shutdown {
-			return nil
-		}
+	return worker.Run(ctx, p.queue, func(struct{}) (time.Duration, error) {
 		p.succeed()
-		ready := p.prepare()
-		if err := p.settle(); err != nil {
+		ready, err := p.prepare(), p.settle()
+		if err != nil {
 			p.log.Error(err, "cannot bring the node in line with the ledger")
-			ready = false
+		} else if !ready {
+			return prepareRetry, nil
 		}
-		if !ready {
-			p.queue.AddAfter(look, prepareRetry)
-		}
-		p.queue.Done(look)
-	}
+		return 0, err
+	})
 }
 
 // succeed makes ready for the successors of containers that have ended. Where it

@@ -19,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/classes"
@@ -28,6 +27,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/refused"
+	"vernier.dev/vernier/nri-plugin/worker"
 )
 
 const (
@@ -134,12 +134,12 @@ type Keeper struct {
 	Classes *classes.Set
 	Log     logr.Logger
 
-	queue workqueue.TypedRateLimitingInterface[struct{}]
+	queue worker.Queue[struct{}]
 }
 
 // NewKeeper makes a keeper.
 func NewKeeper(k Keeper) *Keeper {
-	k.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[struct{}](minRetry, maxRetry))
+	k.queue = worker.NewQueue[struct{}](minRetry, maxRetry)
 	return &k
 }
 
@@ -149,22 +149,14 @@ func (k *Keeper) Look() { k.queue.Add(struct{}{}) }
 
 // Run keeps the capacity until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, k.queue.ShutDown)
-	defer stop()
 	k.Look()
-	for {
-		look, shutdown := k.queue.Get()
-		if shutdown {
-			return nil
-		}
-		if err := k.Keep(ctx); err != nil && ctx.Err() == nil {
+	return worker.Run(ctx, k.queue, func(struct{}) (time.Duration, error) {
+		err := k.Keep(ctx)
+		if err != nil && ctx.Err() == nil {
 			k.Log.Error(err, "cannot set the node's capacity; trying again")
-			k.queue.AddRateLimited(look)
-		} else {
-			k.queue.Forget(look)
 		}
-		k.queue.Done(look)
-	}
+		return 0, err
+	})
 }
 
 var errClasses = errors.New("the GPU classes have not been read yet")

@@ -3,6 +3,7 @@
 package hooks
 
 import (
+	"maps"
 	"sync"
 
 	"github.com/containerd/nri/pkg/api"
@@ -92,11 +93,7 @@ func (r *ContainerIndex) remove(id string) {
 func (r *ContainerIndex) removeSandbox(sandbox string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for id, h := range r.byID {
-		if h.sandbox == sandbox {
-			delete(r.byID, id)
-		}
-	}
+	maps.DeleteFunc(r.byID, func(_ string, h Holder) bool { return h.sandbox == sandbox })
 }
 
 func (r *ContainerIndex) clear() {

@@ -57,14 +57,6 @@ type Reporter interface {
 	Warn(pod PodRef, reason, message string)
 }
 
-// Batch is the host's side of opportunistic containers.
-type Batch interface {
-	// Adjust adds to a container's creation.
-	Adjust(*api.Container, *api.ContainerAdjustment)
-	// Resized keeps to it what somebody else is about to set; nil for nothing.
-	Resized(batch.Container, *api.LinuxResources) *api.ContainerUpdate
-}
-
 // PodRef names a pod in an event, and the container that it is about.
 type PodRef struct {
 	Namespace, Name string
@@ -85,7 +77,7 @@ type Plugin struct {
 	Devices Checker
 	Modes   mode.Set
 	Table   *attach.ContainerTable
-	Batch   Batch
+	Batch   *batch.Keeper
 	RDMA    rdma.Host
 	Report  Reporter
 	Log     logr.Logger

@@ -170,13 +170,18 @@ func managesGPU(name string) bool {
 // hasKeyValue reports whether an environment has exactly that setting; the last one of a
 // name counts.
 func hasKeyValue(env []*api.KeyValue, key, value string) bool {
-	has := false
-	for _, e := range env {
-		if e.GetKey() == key {
-			has = e.GetValue() == value
+	last := lastOf(env, func(e *api.KeyValue) bool { return e.GetKey() == key })
+	return last != nil && last.GetValue() == value
+}
+
+// lastOf is the last that fits, which is the one that counts; nil without any.
+func lastOf[T any](all []*T, fits func(*T) bool) *T {
+	for _, one := range slices.Backward(all) {
+		if fits(one) {
+			return one
 		}
 	}
-	return has
+	return nil
 }
 
 func hasCDI(a *api.ContainerAdjustment, name string) bool {
@@ -185,13 +190,8 @@ func hasCDI(a *api.ContainerAdjustment, name string) bool {
 
 // hasDevice reports whether the last device node at the path is that one.
 func hasDevice(a *api.ContainerAdjustment, want *api.LinuxDevice) bool {
-	has := false
-	for _, d := range a.GetLinux().GetDevices() {
-		if d.GetPath() == want.GetPath() {
-			has = d.GetMajor() == want.GetMajor() && d.GetMinor() == want.GetMinor()
-		}
-	}
-	return has
+	last := lastOf(a.GetLinux().GetDevices(), func(d *api.LinuxDevice) bool { return d.GetPath() == want.GetPath() })
+	return last != nil && last.GetMajor() == want.GetMajor() && last.GetMinor() == want.GetMinor()
 }
 
 // within reports whether a clean path is the folder or below it.
@@ -201,11 +201,6 @@ func within(p, folder string) bool {
 
 // hasMount reports whether the last mount on the destination is that one.
 func hasMount(mounts []*api.Mount, want *api.Mount) bool {
-	has := false
-	for _, m := range mounts {
-		if m.GetDestination() == want.GetDestination() {
-			has = m.GetSource() == want.GetSource() && m.GetType() == want.GetType()
-		}
-	}
-	return has
+	last := lastOf(mounts, func(m *api.Mount) bool { return m.GetDestination() == want.GetDestination() })
+	return last != nil && last.GetSource() == want.GetSource() && last.GetType() == want.GetType()
 }

@@ -26,12 +26,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/worker"
 )
 
 const (
@@ -59,7 +59,7 @@ type Releaser struct {
 	Now  func() time.Time
 	Log  logr.Logger
 
-	queue workqueue.TypedRateLimitingInterface[types.UID]
+	queue worker.Queue[types.UID]
 	// outlived are the pods that are deleted and have containers; Run's alone.
 	outlived map[types.UID]*outlived
 	killed   *atomic.Int64
@@ -68,8 +68,7 @@ type Releaser struct {
 // New makes a Releaser's queue; the fields are the caller's to fill.
 func New(r Releaser) *Releaser {
 	r.outlived, r.killed = map[types.UID]*outlived{}, &atomic.Int64{}
-	r.queue = workqueue.NewTypedRateLimitingQueue(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](100*time.Millisecond, 30*time.Second))
+	r.queue = worker.NewQueue[types.UID](100*time.Millisecond, 30*time.Second)
 	return &r
 }
 
@@ -89,26 +88,13 @@ func (r *Releaser) LookAll() {
 
 // Run decides until ctx ends.
 func (r *Releaser) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, r.queue.ShutDown)
-	defer stop()
-	for {
-		pod, shutdown := r.queue.Get()
-		if shutdown {
-			return nil
-		}
+	return worker.Run(ctx, r.queue, func(pod types.UID) (time.Duration, error) {
 		again, err := r.decide(ctx, pod)
-		switch {
-		case err != nil:
+		if err != nil {
 			r.Log.Error(err, "cannot decide whether the slices of a pod are free", "uid", pod)
-			r.queue.AddRateLimited(pod)
-		case again > 0:
-			r.queue.Forget(pod)
-			r.queue.AddAfter(pod, again)
-		default:
-			r.queue.Forget(pod)
 		}
-		r.queue.Done(pod)
-	}
+		return again, err
+	})
 }
 
 // decide releases a pod's slices if it is time. again, when not 0, is when to
