@@ -37,15 +37,14 @@ const maxAround = 50
 type surveyor struct {
 	*command
 	r    client.Reader
-	ns   string
 	into *view.Evidence
 	said map[string]bool
 }
 
 // around reads what else may keep the pods from starting: each only where one of them may wait
 // for it.
-func (c *command) around(ctx context.Context, r client.Reader, ns string, pods []corev1.Pod, into *view.Evidence) error {
-	s := &surveyor{c, r, ns, into, map[string]bool{}}
+func (c *command) around(ctx context.Context, r client.Reader, pods []corev1.Pod, into *view.Evidence) error {
+	s := &surveyor{c, r, into, map[string]bool{}}
 	into.Around = view.Around{Controllers: map[types.UID]client.Object{}, Claims: map[string]view.Claim{}, Least: map[podrequest.Group]int{}}
 	all := slices.ContainsFunc(into.Verdicts, model.KeepsRoom)
 	schedulers := map[string]bool{}
@@ -70,7 +69,7 @@ func (c *command) around(ctx context.Context, r client.Reader, ns string, pods [
 		}
 		if name := cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName); view.Untouched(pod) && !schedulers[name] {
 			schedulers[name] = true
-			said, err := c.events(ctx, ns, fields.Set{eventlist.FieldSource: name, eventlist.FieldKind: "Pod"})
+			said, err := c.events(ctx, c.ns, fields.Set{eventlist.FieldSource: name, eventlist.FieldKind: "Pod"})
 			if err != nil {
 				return err
 			}
@@ -79,12 +78,12 @@ func (c *command) around(ctx context.Context, r client.Reader, ns string, pods [
 	}
 	var err error
 	if all {
-		if into.Pods, err = podsIn(ctx, r, ns); err != nil {
+		if into.Pods, err = podsIn(ctx, r, c.ns); err != nil {
 			return err
 		}
 	}
 	if len(into.Claims) > 0 {
-		into.Claiming, err = c.events(ctx, ns, fields.Set{eventlist.FieldKind: "PersistentVolumeClaim"})
+		into.Claiming, err = c.events(ctx, c.ns, fields.Set{eventlist.FieldKind: "PersistentVolumeClaim"})
 	}
 	return err
 }

@@ -34,9 +34,10 @@ type command struct {
 	output        output
 	allNamespaces bool
 	watch         bool
-	// selector, sortBy and names are of the one command that runs.
-	selector, sortBy string
-	names            []string
+	// selector, sortBy and names are of the one command that runs, and so is ns, the namespace
+	// to show; it is empty for all.
+	selector, sortBy, ns string
+	names                []string
 	// saidLeftOut: stderr says already what the user may not see.
 	saidLeftOut bool
 	// connect is replaced by tests, and so is now.
@@ -152,7 +153,7 @@ func (c *command) sub(name, short string, run func(context.Context, client.Reade
 			if err := c.output.validate(); err != nil {
 				return err
 			}
-			r, err := c.connect()
+			r, err := c.session()
 			if err != nil {
 				return err
 			}
@@ -167,13 +168,23 @@ func (c *command) sub(name, short string, run func(context.Context, client.Reade
 	return cmd
 }
 
-// namespace is the one to show, or empty for all.
-func (c *command) namespace() (string, error) {
-	if c.allNamespaces {
-		return "", nil
+// session connects, and finds out the namespace.
+func (c *command) session() (client.Client, error) {
+	api, err := c.connect()
+	if err == nil && !c.allNamespaces {
+		c.ns, _, err = c.flags.ToRawKubeConfigLoader().Namespace()
 	}
-	ns, _, err := c.flags.ToRawKubeConfigLoader().Namespace()
-	return ns, err
+	return api, err
+}
+
+// propose has the shell propose names for the arguments of a command; none where anything fails.
+func (c *command) propose(cmd *cobra.Command, most int, names func(context.Context, client.Reader) ([]string, error)) {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) (all []string, _ cobra.ShellCompDirective) {
+		if api, err := c.session(); err == nil && len(args) < most {
+			all, _ = names(cmd.Context(), api)
+		}
+		return all, cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 func (c *command) nodes(ctx context.Context, r client.Reader) error {
@@ -204,34 +215,26 @@ func list[T any](c *command, kind string, items []T, table func([]T) section) er
 }
 
 func (c *command) slices(ctx context.Context, r client.Reader) error {
-	ns, err := c.namespace()
-	if err != nil {
-		return err
-	}
 	all, readable, err := readableLedgers(ctx, r)
 	if err != nil {
 		return err
 	}
-	slices, err := c.visibleSlices(ctx, r, all, readable, ns)
+	slices, err := c.visibleSlices(ctx, r, all, readable)
 	if err != nil {
 		return err
 	}
 	if !readable {
 		c.leftOut("GPU indexes, guarantees and slices being released")
 	}
-	return list(c, view.KindSlices, slices, func(all []model.Slice) section { return c.sliceSection(all, ns) })
+	return list(c, view.KindSlices, slices, c.sliceSection)
 }
 
 func (c *command) waiting(ctx context.Context, r client.Reader) error {
-	ns, err := c.namespace()
+	pods, err := c.waitingPods(ctx, r)
 	if err != nil {
 		return err
 	}
-	pods, err := c.waitingPods(ctx, r, ns)
-	if err != nil {
-		return err
-	}
-	return list(c, view.KindWaiting, pods, func(all []model.WaitingPod) section { return c.waitingSection(all, ns) })
+	return list(c, view.KindWaiting, pods, c.waitingSection)
 }
 
 func (c *command) classes(ctx context.Context, r client.Reader) error {
@@ -264,39 +267,35 @@ func (c *command) defrag(ctx context.Context, r client.Reader) error {
 		section{table: view.DefragTable(fragments), none: "No GPU is shared: nothing stands in the way of whole ones."})
 }
 
-func (c *command) waitingPods(ctx context.Context, r client.Reader, ns string) ([]model.WaitingPod, error) {
-	pods, err := unbound(ctx, r, ns)
+func (c *command) waitingPods(ctx context.Context, r client.Reader) ([]model.WaitingPod, error) {
+	pods, err := unbound(ctx, r, c.ns)
 	if err != nil {
 		return nil, err
 	}
-	events, err := c.verdicts(ctx, ns)
+	events, err := c.verdicts(ctx, c.ns)
 	if err != nil {
 		return nil, err
 	}
-	return ofPods(ctx, c, r, ns, model.Waiting(pods, events), func(p model.WaitingPod) types.NamespacedName {
+	return ofPods(ctx, c, r, model.Waiting(pods, events), func(p model.WaitingPod) types.NamespacedName {
 		return types.NamespacedName{Namespace: p.Namespace, Name: p.Pod}
 	})
 }
 
 func (c *command) overview(ctx context.Context, r client.Reader) error {
-	ns, err := c.namespace()
-	if err != nil {
-		return err
-	}
 	all, readable, err := readableLedgers(ctx, r)
 	if err != nil {
 		return err
 	}
-	pods, err := c.waitingPods(ctx, r, ns)
+	pods, err := c.waitingPods(ctx, r)
 	if err != nil {
 		return err
 	}
-	slices, err := c.visibleSlices(ctx, r, all, readable, ns)
+	slices, err := c.visibleSlices(ctx, r, all, readable)
 	if err != nil {
 		return err
 	}
 	nodes, devices := model.Nodes(all), model.Devices(all)
-	sections := []section{c.sliceSection(slices, ns), c.waitingSection(pods, ns)}
+	sections := []section{c.sliceSection(slices), c.waitingSection(pods)}
 	if readable {
 		table := view.DeviceBars(devices)
 		if c.output.wide() {
@@ -316,18 +315,19 @@ func (c *command) nodeSection(nodes []model.Node) section {
 		"No GPU nodes: label them " + v1alpha1.LabelGPUNode + "=" + v1alpha1.LabelGPUNodeTrue + ", and the node agent makes each one's ledger."}
 }
 
-func (c *command) sliceSection(slices []model.Slice, ns string) section {
-	return section{"SLICES " + in(ns), view.SliceTable(slices, c.output.wide()), "No slices " + in(ns) + "."}
+func (c *command) sliceSection(slices []model.Slice) section {
+	return section{"SLICES " + c.where(), view.SliceTable(slices, c.output.wide()), "No slices " + c.where() + "."}
 }
 
-func (c *command) waitingSection(pods []model.WaitingPod, ns string) section {
-	return section{"WAITING " + in(ns), view.WaitingTable(pods, c.now(), c.output.wide()),
-		"No pods wait for a slice " + in(ns) + "."}
+func (c *command) waitingSection(pods []model.WaitingPod) section {
+	return section{"WAITING " + c.where(), view.WaitingTable(pods, c.now(), c.output.wide()),
+		"No pods wait for a slice " + c.where() + "."}
 }
 
-func in(namespace string) string {
-	if namespace == "" {
+// where says of which namespace what is shown is.
+func (c *command) where() string {
+	if c.ns == "" {
 		return "in all namespaces"
 	}
-	return fmt.Sprintf("in namespace %s", namespace)
+	return "in namespace " + c.ns
 }

@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -83,32 +84,22 @@ func (o *cordoner) sub(use, short string, do func(context.Context, client.Client
 			}
 			return nil
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return o.deviceNames(cmd.Context()), cobra.ShellCompDirectiveNoFileComp
-		},
 	}
+	o.propose(cmd, math.MaxInt, deviceNames)
 	cmdutil.AddDryRunFlag(cmd)
 	completeWith(cmd, "dry-run", "none", "client", "server")
 	return cmd
 }
 
-// deviceNames are what the shell proposes; nothing where anything fails.
-func (o *cordoner) deviceNames(ctx context.Context) []string {
-	api, err := o.connect()
-	if err != nil {
-		return nil
-	}
-	all, err := ledgers(ctx, api)
-	if err != nil {
-		return nil
-	}
-	var names []string
+// deviceNames are the devices as cordon takes them.
+func deviceNames(ctx context.Context, r client.Reader) (names []string, err error) {
+	all, err := ledgers(ctx, r)
 	for _, l := range all {
 		for _, d := range l.Status.Devices {
 			names = append(names, fmt.Sprintf("%s/%d", l.Name, d.Index))
 		}
 	}
-	return names
+	return names, err
 }
 
 // cordon cordons a device and returns its UUID.

@@ -72,7 +72,9 @@ func (e *explainer) run() error {
 		return err
 	}
 	pods := given.Pods
-	all, err := e.all()
+	every := e.settings
+	every.Dialects = "all"
+	all, err := every.Set()
 	if err != nil {
 		return err
 	}
@@ -101,7 +103,7 @@ func (e *explainer) run() error {
 			one.ObjectWarnings = dialects.OfObject(read.Dialect, raw)
 			warned[pod.Owner] = len(one.ObjectWarnings) > 0
 		}
-		if pod.Owner != nil && pod.Native() && !misplaced[pod.Owner] {
+		if pod.Owner != nil && pod.Native && !misplaced[pod.Owner] {
 			path := field.NewPath("metadata", "annotations")
 			of := field.NewPath(pod.Path).Child("metadata", "annotations")
 			one.ObjectWarnings = append(one.ObjectWarnings, podrequest.Misplaced(pod.Owner.Annotations(), path, of)...)
@@ -124,13 +126,6 @@ func (e *explainer) run() error {
 		return fmt.Errorf("%d of %d pods would be refused", refused, len(pods))
 	}
 	return nil
-}
-
-// all is every dialect, with the settings that the user gave.
-func (e *explainer) all() (dialect.Set, error) {
-	settings := e.settings
-	settings.Dialects = "all"
-	return settings.Set()
 }
 
 // remarks prints what does not fit into a table.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -31,19 +32,13 @@ func newClient(cfg *rest.Config) (client.Client, error) {
 		return nil, err
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(v1alpha1.SchemeGroupVersion.WithKind("SliceLedger"), meta.RESTScopeRoot)
-	mapper.AddSpecific(v1alpha1.SchemeGroupVersion.WithKind("GPUClass"), v1alpha1.SchemeGroupVersion.WithResource("gpuclasses"), v1alpha1.SchemeGroupVersion.WithResource("gpuclass"), meta.RESTScopeRoot)
-	for _, kind := range []string{"Node", "PersistentVolume"} {
-		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	for kind := range scheme.AllKnownTypes() {
+		scope := meta.RESTScopeNamespace // of what is read
+		if slices.Contains([]string{"SliceLedger", "GPUClass", "Node", "PersistentVolume", "StorageClass", "SelfSubjectReview"}, kind.Kind) {
+			scope = meta.RESTScopeRoot
+		}
+		mapper.Add(kind, scope)
 	}
-	for _, kind := range []string{"Pod", "PersistentVolumeClaim"} {
-		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
-	}
-	for _, kind := range []string{"ReplicaSet", "Deployment", "StatefulSet"} {
-		mapper.Add(appsv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
-	}
-	mapper.AddSpecific(storagev1.SchemeGroupVersion.WithKind("StorageClass"), storagev1.SchemeGroupVersion.WithResource("storageclasses"), storagev1.SchemeGroupVersion.WithResource("storageclass"), meta.RESTScopeRoot)
-	mapper.Add(authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"), meta.RESTScopeRoot)
 	return client.New(cfg, client.Options{Scheme: scheme, Mapper: mapper})
 }
 

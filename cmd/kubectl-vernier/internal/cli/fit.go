@@ -52,10 +52,6 @@ type candidate struct {
 }
 
 func (e *explainer) fit(ctx context.Context, r client.Reader) error {
-	ns, err := e.namespace()
-	if err != nil {
-		return err
-	}
 	dialects, err := e.settings.Set()
 	if err != nil {
 		return err
@@ -72,7 +68,7 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 	reader := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects, Classes: known})
 	var all []*candidate
 	for _, from := range given.Pods {
-		one, err := read(reader, known, from, cmp.Or(from.Namespace, ns, "default"))
+		one, err := read(reader, known, from, cmp.Or(from.Namespace, e.ns, "default"))
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", cmp.Or(from.File, "standard input"), from.Object, err)
 		}
@@ -92,7 +88,7 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		fmt.Fprintf(whole(e.errOut), "Room that is reserved for others is not counted: %v. The cluster role vernier-fit allows it.\n", err)
 	}
-	s := &simulation{cluster: simulate.New(ledgers, kept, filters), groups: given.Groups, namespace: cmp.Or(ns, "default")}
+	s := &simulation{cluster: simulate.New(ledgers, kept, filters), groups: given.Groups, namespace: cmp.Or(e.ns, "default")}
 	for _, c := range all {
 		c.SchedulerAsked = unasked == nil
 	}

@@ -37,15 +37,15 @@ func (c *command) leftOut(what string) {
 
 // visibleSlices are the slices of the namespace's pods: by the ledgers, or without these
 // by the placements of the pods.
-func (c *command) visibleSlices(ctx context.Context, r client.Reader, all []v1alpha1.SliceLedger, readable bool, ns string) ([]model.Slice, error) {
+func (c *command) visibleSlices(ctx context.Context, r client.Reader, all []v1alpha1.SliceLedger, readable bool) ([]model.Slice, error) {
 	if !readable {
-		pods, err := podsIn(ctx, r, ns)
+		pods, err := podsIn(ctx, r, c.ns)
 		if err != nil {
 			return nil, err
 		}
-		return c.slicesOfChosen(ctx, r, ns, model.SlicesOfPods(pods))
+		return c.slicesOfChosen(ctx, r, model.SlicesOfPods(pods))
 	}
-	slices := model.Slices(all, ns)
+	slices := model.Slices(all, c.ns)
 	asked := map[string]bool{}
 	for _, s := range slices {
 		if s.State != model.StateGranted || asked[s.Namespace] {
@@ -58,12 +58,12 @@ func (c *command) visibleSlices(ctx context.Context, r client.Reader, all []v1al
 		}
 		model.Finish(slices, pods)
 	}
-	return c.slicesOfChosen(ctx, r, ns, slices)
+	return c.slicesOfChosen(ctx, r, slices)
 }
 
 // slicesOfChosen are the slices of the pods that -l chooses.
-func (c *command) slicesOfChosen(ctx context.Context, r client.Reader, ns string, slices []model.Slice) ([]model.Slice, error) {
-	return ofPods(ctx, c, r, ns, slices, func(s model.Slice) types.NamespacedName {
+func (c *command) slicesOfChosen(ctx context.Context, r client.Reader, slices []model.Slice) ([]model.Slice, error) {
+	return ofPods(ctx, c, r, slices, func(s model.Slice) types.NamespacedName {
 		return types.NamespacedName{Namespace: s.Namespace, Name: s.Pod}
 	})
 }

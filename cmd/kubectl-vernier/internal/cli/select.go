@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -39,16 +40,13 @@ func (c *command) ofNodes(cmd *cobra.Command) *cobra.Command {
 		c.names = names
 		return nil
 	}
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		var names []string
-		if r, err := c.connect(); err == nil {
-			all, _ := ledgers(cmd.Context(), r)
-			for i := range all {
-				names = append(names, all[i].Name)
-			}
+	c.propose(cmd, math.MaxInt, func(ctx context.Context, r client.Reader) (names []string, err error) {
+		all, err := ledgers(ctx, r)
+		for i := range all {
+			names = append(names, all[i].Name)
 		}
-		return names, cobra.ShellCompDirectiveNoFileComp
-	}
+		return names, err
+	})
 	return c.chosen(cmd, "nodes")
 }
 
@@ -79,11 +77,11 @@ func (c *command) nodeLedgers(ctx context.Context, r client.Reader) ([]v1alpha1.
 }
 
 // ofPods are the items whose pods -l chooses.
-func ofPods[T any](ctx context.Context, c *command, r client.Reader, ns string, items []T, pod func(T) types.NamespacedName) ([]T, error) {
+func ofPods[T any](ctx context.Context, c *command, r client.Reader, items []T, pod func(T) types.NamespacedName) ([]T, error) {
 	if c.selector == "" {
 		return items, nil
 	}
-	pods, err := labelled(ctx, r, "Pod", ns, c.selector)
+	pods, err := labelled(ctx, r, "Pod", c.ns, c.selector)
 	if err != nil {
 		return nil, err
 	}

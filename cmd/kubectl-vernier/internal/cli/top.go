@@ -35,10 +35,6 @@ type scraper func(ctx context.Context, pod string) ([]byte, error)
 
 // top asks every node agent; one that does not answer is said and left out.
 func (c *command) top(ctx context.Context, r client.Reader) error {
-	ns, err := c.namespace()
-	if err != nil {
-		return err
-	}
 	var agents corev1.PodList
 	if err := r.List(ctx, &agents, client.InNamespace(v1alpha1.SystemNamespace), agentLabels); err != nil {
 		return explain(err, "pods", v1alpha1.SystemNamespace)
@@ -78,14 +74,15 @@ func (c *command) top(ctx context.Context, r client.Reader) error {
 		}
 	}
 	uses := slices.Concat(of...)
-	uses = slices.DeleteFunc(uses, func(u model.Use) bool { return ns != "" && u.Namespace != ns })
+	uses = slices.DeleteFunc(uses, func(u model.Use) bool { return c.ns != "" && u.Namespace != c.ns })
 	model.SortUses(uses)
-	if uses, err = ofPods(ctx, c, r, ns, uses, func(u model.Use) types.NamespacedName {
+	uses, err := ofPods(ctx, c, r, uses, func(u model.Use) types.NamespacedName {
 		return types.NamespacedName{Namespace: u.Namespace, Name: u.Pod}
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	return list(c, view.KindUses, uses, func(all []model.Use) section {
-		return section{table: view.UseTable(all), none: "No container uses a slice " + in(ns) + "."}
+		return section{table: view.UseTable(all), none: "No container uses a slice " + c.where() + "."}
 	})
 }

@@ -45,35 +45,18 @@ refuses pods that the workload's controller tries to create.`
 		of = args[0]
 		return nil
 	}
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return c.waitingNames(cmd.Context(), args), cobra.ShellCompDirectiveNoFileComp
-	}
+	c.propose(cmd, 1, func(ctx context.Context, r client.Reader) (names []string, err error) {
+		pods, err := unbound(ctx, r, c.ns)
+		for _, w := range model.Waiting(pods, nil) {
+			names = append(names, w.Pod)
+		}
+		return names, err
+	})
 	return cmd
 }
 
-// waitingNames are what the shell proposes; nothing where anything fails.
-func (c *command) waitingNames(ctx context.Context, args []string) []string {
-	r, err := c.connect()
-	ns, badNamespace := c.namespace()
-	if err != nil || badNamespace != nil || len(args) > 0 {
-		return nil
-	}
-	pods, err := unbound(ctx, r, ns)
-	if err != nil {
-		return nil
-	}
-	var names []string
-	for _, w := range model.Waiting(pods, nil) {
-		names = append(names, w.Pod)
-	}
-	return names
-}
-
 func (c *command) why(ctx context.Context, r client.Reader, of string) error {
-	ns, err := c.namespace()
-	if err != nil {
-		return err
-	}
+	ns := c.ns
 	if ns == "" {
 		return errors.New("why is about one pod or workload: say its namespace with -n instead of -A")
 	}
@@ -81,7 +64,7 @@ func (c *command) why(ctx context.Context, r client.Reader, of string) error {
 	if !named {
 		kind, name = "pod", of
 	}
-	work := &workload{}
+	work, err := &workload{}, error(nil)
 	if slices.Contains([]string{"pod", "pods", "po"}, kind) {
 		pod := &corev1.Pod{}
 		if err := r.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, pod); apierrors.IsNotFound(err) {
@@ -90,10 +73,10 @@ func (c *command) why(ctx context.Context, r client.Reader, of string) error {
 			return explain(err, "pods", ns)
 		}
 		work.pods = []corev1.Pod{*pod}
-	} else if work, err = c.findWorkload(ctx, r, ns, of); err != nil {
+	} else if work, err = c.findWorkload(ctx, r, of); err != nil {
 		return err
 	}
-	from, err := c.evidence(ctx, r, ns, work.pods)
+	from, err := c.evidence(ctx, r, work.pods)
 	if err != nil {
 		return err
 	}
@@ -145,7 +128,7 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 
 // evidence reads what Why reasons from: of the ledgers and events that may say something
 // of the pods.
-func (c *command) evidence(ctx context.Context, r client.Reader, ns string, pods []corev1.Pod) (view.Evidence, error) {
+func (c *command) evidence(ctx context.Context, r client.Reader, pods []corev1.Pod) (view.Evidence, error) {
 	from := view.Evidence{Now: c.now()}
 	ledgers, readable, err := readableLedgers(ctx, r)
 	if err != nil {
@@ -168,14 +151,14 @@ func (c *command) evidence(ctx context.Context, r client.Reader, ns string, pods
 	if from.Classes, err = gpuClasses(ctx, r); err != nil {
 		return from, err
 	}
-	if from.Verdicts, err = c.verdicts(ctx, ns); err != nil {
+	if from.Verdicts, err = c.verdicts(ctx, c.ns); err != nil {
 		return from, err
 	}
 	if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName != "" && p.Status.Phase == corev1.PodPending }) {
-		from.Kubelet, err = c.events(ctx, ns, fields.Set{eventlist.FieldSource: "kubelet", eventlist.FieldKind: "Pod", eventlist.FieldType: corev1.EventTypeWarning})
+		from.Kubelet, err = c.events(ctx, c.ns, fields.Set{eventlist.FieldSource: "kubelet", eventlist.FieldKind: "Pod", eventlist.FieldType: corev1.EventTypeWarning})
 	}
 	if err != nil {
 		return from, err
 	}
-	return from, c.around(ctx, r, ns, pods, &from)
+	return from, c.around(ctx, r, pods, &from)
 }

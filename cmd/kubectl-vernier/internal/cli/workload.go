@@ -35,7 +35,8 @@ type workload struct {
 
 // findWorkload reads a workload of any kind, named as for kubectl, and finds its pods and
 // its failures to create them by the controllers' owner references.
-func (c *command) findWorkload(ctx context.Context, r client.Reader, ns, name string) (*workload, error) {
+func (c *command) findWorkload(ctx context.Context, r client.Reader, name string) (*workload, error) {
+	ns := c.ns
 	infos, err := resource.NewBuilder(c.flags).Unstructured().NamespaceParam(ns).DefaultNamespace().
 		ResourceTypeOrNameArgs(false, name).SingleResourceType().Do().Infos()
 	switch {
@@ -50,7 +51,7 @@ func (c *command) findWorkload(ctx context.Context, r client.Reader, ns, name st
 	if !ok {
 		return nil, fmt.Errorf("%s is a %T", name, infos[0].Object)
 	}
-	o, err := c.newOwners(ns)
+	o, err := c.newOwners()
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +116,7 @@ type owners struct {
 	unread    []error
 }
 
-func (c *command) newOwners(ns string) (*owners, error) {
+func (c *command) newOwners() (*owners, error) {
 	mapper, err := c.flags.ToRESTMapper()
 	if err != nil {
 		return nil, err
@@ -125,7 +126,7 @@ func (c *command) newOwners(ns string) (*owners, error) {
 		return nil, err
 	}
 	client, err := metadata.NewForConfig(cfg)
-	return &owners{namespace: ns, mapper: mapper, client: client,
+	return &owners{namespace: c.ns, mapper: mapper, client: client,
 		listed: map[schema.GroupKind]bool{}, known: map[types.UID]*metav1.PartialObjectMetadata{}}, err
 }
 

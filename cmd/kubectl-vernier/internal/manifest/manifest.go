@@ -42,8 +42,8 @@ type Pod struct {
 	// itself makes pods of.
 	Unknown []string
 
-	// native: the object's kind is Kubernetes' own.
-	native bool
+	// Native: the object's kind is Kubernetes' own, so that its annotations do not become its pods'.
+	Native bool
 	// within is the object that begins around it.
 	within *Owner
 }
@@ -140,7 +140,7 @@ func (c *Contents) walk(value any, at Pod) error {
 			if _, ok := spec["containers"].([]any); ok {
 				var err error
 				at.JSON, err = json.Marshal(map[string]any{"metadata": orEmpty(v["metadata"]), "spec": spec})
-				if at.native && err == nil {
+				if at.Native && err == nil {
 					at.Unknown = unknown(at.JSON)
 				}
 				if at.Path != "" {
@@ -208,12 +208,8 @@ func named(v map[string]any, at Pod) Pod {
 		name = u.GetGenerateName() + "*"
 	}
 	native := slices.Contains([]string{"v1", "apps/v1", "batch/v1"}, u.GetAPIVersion())
-	return Pod{Object: u.GetKind() + "/" + name, Namespace: u.GetNamespace(), Copies: at.Copies, native: native, within: &Owner{v}}
+	return Pod{Object: u.GetKind() + "/" + name, Namespace: u.GetNamespace(), Copies: at.Copies, Native: native, within: &Owner{v}}
 }
-
-// Native reports whether the object's kind is Kubernetes' own, so that its annotations do not
-// become its pods'.
-func (p Pod) Native() bool { return p.native }
 
 // at is the same object, further in.
 func (p Pod) at(path string) Pod {

@@ -69,7 +69,13 @@ func Defrag(all []v1alpha1.SliceLedger) []Fragment {
 		}
 	}
 	slices.SortStableFunc(found, func(a, b Fragment) int {
-		return cmp.Or(-cmp.Compare(b2i(a.Freeable), b2i(b.Freeable)), cmp.Compare(a.use(), b.use()), cmp.Compare(a.Node, b.Node))
+		switch {
+		case a.Freeable && !b.Freeable:
+			return -1
+		case b.Freeable && !a.Freeable:
+			return 1
+		}
+		return cmp.Or(cmp.Compare(a.use(), b.use()), cmp.Compare(a.Node, b.Node))
 	})
 	return found
 }
@@ -77,13 +83,6 @@ func Defrag(all []v1alpha1.SliceLedger) []Fragment {
 // use is the greater of the two parts that are granted, in thousandths.
 func (f Fragment) use() int64 {
 	return max(int64(f.Core.Granted)*1000/int64(max(1, f.Core.Total)), int64(f.Mem.Granted)*1000/int64(max(1, f.Mem.Total)))
-}
-
-func b2i(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // podsOf adds up each pod's part of a device, the largest first: that is the

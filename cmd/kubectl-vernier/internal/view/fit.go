@@ -98,7 +98,7 @@ func FitIn(demand *placement.Demand, all []v1alpha1.SliceLedger, kept Kept, room
 			reasons = append(reasons, placement.Explain(demand, without).String())
 		}
 		if len(c.ReservedFor) > 0 {
-			reasons = append(reasons, keptText(c.ReservedFor))
+			reasons = append(reasons, "room is reserved for "+some(c.ReservedFor))
 		}
 		if withheld := ledgers.Withheld(slices.Values(of[c.GPUs])); withheld != "" {
 			reasons = append(reasons, withheld)

@@ -78,10 +78,8 @@ func (k Kept) Hide(room *placement.Node) *placement.Node { return room.Hide(k.re
 // on are the pods for which room of the node is kept.
 func (k Kept) on(node string) []string { return k.pods[node] }
 
-// keptShown bounds the names: a gang has many pods.
-const keptShown = 4
+// shownNames bounds the names: a gang has many pods.
+const shownNames = 4
 
-// keptText names the pods for which room is kept.
-func keptText(names []string) string {
-	return "room is reserved for " + v1alpha1.NamesText(names, keptShown)
-}
+// some names the first of the pods.
+func some(names []string) string { return v1alpha1.NamesText(names, shownNames) }

@@ -150,10 +150,7 @@ const waitsForAPlace = "it waits for a place"
 
 // hasRoom says why the pod waits although there is room.
 func (r *Reasoned) hasRoom(owners map[model.GPUOf][]string) string {
-	others := "others"
-	if names := ownersOf(r.Classes, owners); len(names) > 0 {
-		others = v1alpha1.NamesText(names, ownersShown)
-	}
+	others := cmp.Or(some(ownersOf(r.Classes, owners)), "others")
 	return ", and there is room. It is reserved for " + others + ", or what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last event"
 }
 
@@ -172,9 +169,6 @@ func (e *Evidence) refusals(pod *corev1.Pod) func(node string) string {
 func (r *Reasoned) fits() bool {
 	return slices.ContainsFunc(r.Classes, func(c NodeClass) bool { return len(c.Fits) > 0 })
 }
-
-// ownersShown bounds the names: a gang has many pods.
-const ownersShown = 4
 
 // ownersOf are for whom the room that was found is kept.
 func ownersOf(classes []NodeClass, owners map[model.GPUOf][]string) (names []string) {
