@@ -16,24 +16,19 @@ import (
 
 // NodeTable shows nodes.
 func NodeTable(nodes []model.Node, wide bool) Table {
-	t := Table{header: []string{"NAME", "READY", "GPUS", "MODELS", "CORE(%)", "MEM(MiB)", "SLICES", "WAITING-RELEASE"}}
-	if wide {
-		t.header = append(t.header, "DRIVER", "CUDA", "DRIVER-MEMORY-LIMITS", "MPS", "TOPOLOGY", "GDR", "NOTE")
-	}
+	t := Table{header: []string{"NAME", "READY", "GPUS", "MODELS", "CORE(%)", "MEM(MiB)", "SLICES", "WAITING-RELEASE",
+		"DRIVER", "CUDA", "DRIVER-MEMORY-LIMITS", "MPS", "TOPOLOGY", "GDR", "NOTE"}}
 	for _, n := range nodes {
-		row := []string{
+		t.rows = append(t.rows, []string{
 			n.Name, string(n.Ready), strconv.Itoa(n.GPUs), strings.Join(n.Models, ","),
 			ratio(n.Core.Granted, n.Core.Total), ratio(n.Mem.Granted, n.Mem.Total),
 			strconv.Itoa(n.Slices), strconv.Itoa(n.WaitingRelease),
-		}
-		if wide {
-			row = append(row, n.Driver.Version, n.Driver.CUDA,
-				able(n.Driver.MemoryLimits, n.Driver.MemoryLimitsReason), able(n.Driver.MPS, n.Driver.MPSReason),
-				topologyText(n.Topology), string(n.Driver.GDR), n.Note)
-		}
-		t.rows = append(t.rows, row)
+			n.Driver.Version, n.Driver.CUDA,
+			able(n.Driver.MemoryLimits, n.Driver.MemoryLimitsReason), able(n.Driver.MPS, n.Driver.MPSReason),
+			topologyText(n.Topology), string(n.Driver.GDR), n.Note,
+		})
 	}
-	return t
+	return t.narrow(wide, "DRIVER")
 }
 
 // topologyText is the sets of devices of each level, the nearest level first.
@@ -74,23 +69,21 @@ func able(yes bool, why string) string {
 
 // DeviceTable shows devices.
 func DeviceTable(devices []model.Device, wide bool) Table {
-	t := Table{header: []string{"NODE", "IDX", "UUID", "MODEL", "CORE(%)", "MEM(MiB)", "SLICES", "MIG", "HEALTH"}}
-	if wide {
-		t.header = append(t.header, "PCI", "NUMA", "NICS", "REASON")
-	}
+	t := Table{header: []string{"NODE", "IDX", "UUID", "MODEL", "CORE(%)", "MEM(MiB)", "SLICES", "MIG", "HEALTH",
+		"PCI", "NUMA", "NICS", "REASON"}}
 	for _, d := range devices {
-		row := []string{
-			d.Node, index(d.Index), shortUUID(d.UUID), d.Model,
+		uuid := d.UUID
+		if !wide {
+			uuid = shortUUID(uuid)
+		}
+		t.rows = append(t.rows, []string{
+			d.Node, index(d.Index), uuid, d.Model,
 			ratio(d.Core.Granted, d.Core.Total), ratio(d.Mem.Granted, d.Mem.Total),
 			strconv.Itoa(d.Slices), string(d.MIG), d.State(),
-		}
-		if wide {
-			row[2] = d.UUID
-			row = append(row, d.PCI, index(d.NUMA), strings.Join(d.NICs, ","), d.Why())
-		}
-		t.rows = append(t.rows, row)
+			d.PCI, index(d.NUMA), strings.Join(d.NICs, ","), d.Why(),
+		})
 	}
-	return t
+	return t.narrow(wide, "PCI")
 }
 
 // DeviceBars shows devices as bars, for the eye.
@@ -110,46 +103,33 @@ func DeviceBars(devices []model.Device) Table {
 // SliceTable shows slices.
 func SliceTable(all []model.Slice, wide bool) Table {
 	t := Table{header: []string{"NAMESPACE", "POD", "CONTAINER", "NODE", "GPU", "CORE(%)", "MEM(MiB)", "MODE",
-		"MEMORY-GUARANTEE", "COMPUTE-GUARANTEE", "STATE"}}
-	if wide {
-		t.header = append(t.header, "UUID", "POD-UID", "REUSE-CORE(%)", "REUSE-MEM(MiB)", "NOTE")
-	}
+		"MEMORY-GUARANTEE", "COMPUTE-GUARANTEE", "STATE", "UUID", "POD-UID", "REUSE-CORE(%)", "REUSE-MEM(MiB)", "NOTE"}}
 	for _, s := range all {
-		row := []string{
+		t.rows = append(t.rows, []string{
 			s.Namespace, s.Pod, s.Container, s.Node, index(s.GPU), number(s.Core), number(s.Mem), string(s.Mode),
 			string(s.MemoryGuarantee), string(s.ComputeGuarantee), s.State,
-		}
-		if wide {
-			row = append(row, s.UUID, string(s.PodUID), number(s.ReuseCore), number(s.ReuseMem), s.Note)
-		}
-		t.rows = append(t.rows, row)
+			s.UUID, string(s.PodUID), number(s.ReuseCore), number(s.ReuseMem), s.Note,
+		})
 	}
-	return t
+	return t.narrow(wide, "UUID")
 }
 
 // WaitingTable shows waiting pods.
 func WaitingTable(pods []model.WaitingPod, now time.Time, wide bool) Table {
-	t := Table{header: []string{"NAMESPACE", "POD", "NEEDS", "OTHER-GATES", "AGE", "REASON"}}
-	if wide {
-		t.header = append(t.header, "SEEN", "POD-UID")
-	}
+	t := Table{header: []string{"NAMESPACE", "POD", "NEEDS", "OTHER-GATES", "AGE", "REASON", "SEEN", "POD-UID"}}
 	for _, p := range pods {
-		row := []string{
+		ago := ""
+		if p.Reserved != nil {
+			ago = duration.HumanDuration(now.Sub(p.Reserved.Seen.Time)) + " ago"
+		} else if p.Reason != nil {
+			ago = duration.HumanDuration(now.Sub(p.Reason.Seen.Time)) + " ago"
+		}
+		t.rows = append(t.rows, []string{
 			p.Namespace, p.Pod, needsText(p), strings.Join(p.OtherGates, ","),
-			duration.HumanDuration(now.Sub(p.Created.Time)), reasonText(p, now),
-		}
-		if wide {
-			ago := ""
-			if p.Reserved != nil {
-				ago = duration.HumanDuration(now.Sub(p.Reserved.Seen.Time)) + " ago"
-			} else if p.Reason != nil {
-				ago = duration.HumanDuration(now.Sub(p.Reason.Seen.Time)) + " ago"
-			}
-			row = append(row, ago, string(p.PodUID))
-		}
-		t.rows = append(t.rows, row)
+			duration.HumanDuration(now.Sub(p.Created.Time)), reasonText(p, now), ago, string(p.PodUID),
+		})
 	}
-	return t
+	return t.narrow(wide, "SEEN")
 }
 
 func reasonText(p model.WaitingPod, now time.Time) string {

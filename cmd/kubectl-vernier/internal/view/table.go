@@ -2,7 +2,10 @@
 
 package view
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Table is rows of cells under a header.
 type Table struct {
@@ -14,6 +17,17 @@ type Table struct {
 
 // Empty tells that there are no rows.
 func (t Table) Empty() bool { return len(t.rows) == 0 }
+
+// narrow leaves out the column and those behind it, unless the table is to be wide.
+func (t Table) narrow(wide bool, column string) Table {
+	if n := slices.Index(t.header, column); !wide {
+		t.header = t.header[:n]
+		for i := range t.rows {
+			t.rows[i] = t.rows[i][:n]
+		}
+	}
+	return t
+}
 
 // shown makes a cell one line: a message must not break the table. An empty one is "-", so
 // that a column keeps its place for awk.
