@@ -24,24 +24,15 @@ import (
 // ErrNone is wrapped when a container has no directory of its own.
 var ErrNone = errors.New("no cgroup directory of its own")
 
-// Finder finds directories. The zero value is not usable; see New.
-type Finder struct {
-	proc  string
-	mount string
-}
+var errNoV2 = errors.New("the node has no cgroup v2 hierarchy")
 
-// New looks for the v2 hierarchy in the mount table of the process. proc is
-// where procfs is mounted, as /proc. Under a hybrid set-up the hierarchy is the
-// unified one beside the v1 controllers.
-func New(proc string) (*Finder, error) {
-	m, err := readMounts(proc)
-	if err != nil {
-		return nil, err
+// New is NewProcessors for a node that has the v2 hierarchy.
+func New(proc string) (*Processors, error) {
+	p, err := NewProcessors(proc)
+	if err == nil && p.m.v2 == "" {
+		err = errNoV2
 	}
-	if m.v2 == "" {
-		return nil, errors.New("the node has no cgroup v2 hierarchy")
-	}
-	return &Finder{proc: proc, mount: m.v2}, nil
+	return p, err
 }
 
 // Leaf is the full path of the v2 directory of the process pid, which runs the
@@ -49,12 +40,12 @@ func New(proc string) (*Finder, error) {
 // a shared one would hold others to it as well, and be lifted by others. Runtimes
 // put the container's id into the name of its directory, so its absence is
 // ErrNone.
-func (f *Finder) Leaf(pid uint32, container string) (string, error) {
-	path, err := own(f.proc, pid, container, "")
+func (p *Processors) Leaf(pid uint32, container string) (string, error) {
+	path, err := own(p.proc, pid, container, "")
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(f.mount, path), nil
+	return filepath.Join(p.m.v2, path), nil
 }
 
 // own is the container's directory in the hierarchy that has the v1 controller, or

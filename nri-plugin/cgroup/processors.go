@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// Processors reads how much processor time the node and its containers use. The
+// Processors reads where containers are, and how much processor time they and the node use. The
 // zero value is not usable; see NewProcessors.
 type Processors struct {
 	proc string
@@ -116,7 +116,7 @@ func (p *Processors) Pressure(pid uint32, container string) (time.Duration, erro
 		return 0, err
 	}
 	if p.m.v2 == "" {
-		return 0, errors.New("the node has no cgroup v2 hierarchy")
+		return 0, errNoV2
 	}
 	text, err := os.ReadFile(filepath.Join(p.m.v2, dir, "cpu.pressure"))
 	if err != nil {
