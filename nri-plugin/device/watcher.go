@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -23,6 +24,8 @@ const (
 	DefaultPeriod = 10 * time.Second
 	// eventWait bounds one wait in the C library, which cannot be cancelled.
 	eventWait = 500 * time.Millisecond
+	// firstPause is how often AwaitFirst looks.
+	firstPause = 50 * time.Millisecond
 	// openRetry bounds the pause between attempts to open NVML.
 	openRetry = 15 * time.Second
 	// failedScans in a row end the process: a replaced driver is only seen by a
@@ -63,8 +66,6 @@ type Watcher struct {
 	state atomic.Pointer[state]
 	// looking: scans come one after the other, so that the latest is the last.
 	looking sync.Mutex
-	once    sync.Once
-	first   chan struct{}
 }
 
 type state struct {
@@ -129,14 +130,10 @@ func (w *Watcher) Check(uuid string, want v1alpha1.MiB) error {
 // AwaitFirst returns once there has been a first look at the devices, with
 // success or not, or ctx has ended.
 func (w *Watcher) AwaitFirst(ctx context.Context) {
-	w.init()
-	select {
-	case <-w.first:
-	case <-ctx.Done():
-	}
+	_ = wait.PollUntilContextCancel(ctx, firstPause, true, func(context.Context) (bool, error) {
+		return w.state.Load() != nil, nil
+	})
 }
-
-func (w *Watcher) init() { w.once.Do(func() { w.first = make(chan struct{}) }) }
 
 // Run opens NVML, then scans after every event and once a period, until ctx
 // ends. An error means that the process should be restarted.
@@ -233,11 +230,7 @@ func (w *Watcher) open(ctx context.Context) (Library, error) {
 }
 
 func (w *Watcher) publish(next *state) {
-	w.init()
 	before := w.state.Swap(next)
-	if before == nil {
-		close(w.first)
-	}
 	if before != nil && before.scanned == next.scanned && fmt.Sprint(before.err) == fmt.Sprint(next.err) &&
 		reflect.DeepEqual(before.snapshot, next.snapshot) {
 		return
