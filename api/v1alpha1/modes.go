@@ -72,15 +72,14 @@ const SameGPURequired = "required"
 
 // ParseSameGPU reads the value of AnnotationSameGPU: whether all slices of the pod have to
 // be on one device. Empty is no.
-func ParseSameGPU(s string) (bool, error) {
-	switch s {
-	case "":
-		return false, nil
-	case SameGPURequired:
-		return true, nil
-	default:
-		return false, fmt.Errorf("%q is unknown: use %s, or remove the annotation", s, SameGPURequired)
+func ParseSameGPU(s string) (bool, error) { return isSet(s, SameGPURequired) }
+
+// isSet reads an annotation that has one value.
+func isSet(s, value string) (bool, error) {
+	if s != "" && s != value {
+		return false, fmt.Errorf("%q is unknown: use %s, or remove the annotation", s, value)
 	}
+	return s == value, nil
 }
 
 // QoS is what a pod's containers do to their neighbours' host side.

@@ -249,12 +249,4 @@ func (l TopologyLevel) Within(near ...Near) bool {
 }
 
 // ParseRDMA reads the value of AnnotationRDMA: true for near, false when absent.
-func ParseRDMA(text string) (bool, error) {
-	switch text {
-	case "":
-		return false, nil
-	case "near":
-		return true, nil
-	}
-	return false, fmt.Errorf("%q is unknown: use near, or remove the annotation", text)
-}
+func ParseRDMA(text string) (bool, error) { return isSet(text, "near") }
