@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"vernier.dev/vernier/cmd/vgpu-run/internal/mounts"
 	"vernier.dev/vernier/cmd/vgpu-run/internal/options"
 	"vernier.dev/vernier/cmd/vgpu-run/internal/report"
 	"vernier.dev/vernier/cmd/vgpu-run/internal/samples"
@@ -55,12 +54,13 @@ func run(o options.Options) (int, error) {
 		return &samples.Sampler{Child: func() *exec.Cmd { return exec.CommandContext(ctx, self, askNVML) }}
 	}
 	go session.ShareTime(ctx, o.RunDir, ask().Ask)
-	files := mounts.Files{Library: library, Limits: s.Limits(), Counters: s.Counters(), Pace: s.Pace(), Scratch: s.Scratch()}
+	files := s.Files()
+	files.Library = library
 	code, took, err := supervise(files, o.Command, environment(o, allowed))
 	if err != nil {
 		return code, err
 	}
-	usage, err := layout.ReadUsage(s.Counters())
+	usage, err := layout.ReadUsage(files.Counters)
 	if err != nil {
 		return code, err
 	}

@@ -24,6 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vernier.dev/vernier/cmd/vgpu-run/internal/mounts"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -71,12 +72,13 @@ func create(dir string, limits layout.Limits) (*Session, error) {
 		return nil, err
 	}
 	s := &Session{dir: path}
+	files := s.Files()
 	if s.lock, err = lock(path); err == nil {
 		err = errors.Join(
-			os.Mkdir(s.Scratch(), 0o700),
-			layout.WriteFile(s.Limits(), limits),
-			layout.CreateCounters(s.Counters(), len(limits.Devices)),
-			layout.CreatePace(s.Pace(), len(limits.Devices)),
+			os.Mkdir(files.Scratch, 0o700),
+			layout.WriteFile(files.Limits, limits),
+			layout.CreateCounters(files.Counters, len(limits.Devices)),
+			layout.CreatePace(files.Pace, len(limits.Devices)),
 		)
 	}
 	if err == nil {
@@ -144,17 +146,13 @@ func sessions(dir string) ([]string, error) {
 	return paths, err
 }
 
-// Limits is the path of the session's limits file.
-func (s *Session) Limits() string { return filepath.Join(s.dir, limitsName) }
-
-// Counters is the path of the session's counters file.
-func (s *Session) Counters() string { return filepath.Join(s.dir, countersName) }
-
-// Pace is the path of the session's pace file.
-func (s *Session) Pace() string { return filepath.Join(s.dir, paceName) }
-
-// Scratch is an empty folder for the mounts of the session's command.
-func (s *Session) Scratch() string { return filepath.Join(s.dir, "scratch") }
+// Files are the session's, without the library.
+func (s *Session) Files() mounts.Files {
+	return mounts.Files{
+		Limits: filepath.Join(s.dir, limitsName), Counters: filepath.Join(s.dir, countersName),
+		Pace: filepath.Join(s.dir, paceName), Scratch: filepath.Join(s.dir, "scratch"),
+	}
+}
 
 // Close removes the session's folder. Processes that its command has left behind
 // keep their limits.

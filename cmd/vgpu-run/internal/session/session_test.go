@@ -38,10 +38,10 @@ func TestSweep(t *testing.T) {
 		t.Error("the dead session's folder is still there")
 	}
 	for _, s := range []*Session{alive, third} {
-		if _, err := layout.ReadFile(s.Limits()); err != nil {
+		if _, err := layout.ReadFile(s.Files().Limits); err != nil {
 			t.Error(err)
 		}
-		if _, err := layout.ReadUsage(s.Counters()); err != nil {
+		if _, err := layout.ReadUsage(s.Files().Counters); err != nil {
 			t.Error(err)
 		}
 		if err := s.Close(); err != nil {
