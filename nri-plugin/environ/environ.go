@@ -13,32 +13,24 @@ import (
 	"strings"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/ledger"
 )
 
 // Variable of a container.
 type Variable struct{ Name, Value string }
 
-// Slice is what a container has of one device.
-type Slice struct {
-	// Index of the device on the node, as nvidia-smi counts.
-	Index int32
-	// DeviceMem is the memory of the whole device.
-	DeviceMem, Mem v1alpha1.MiB
-	// Core is 0 where there is no quota.
-	Core v1alpha1.Percent
-}
-
 // Of lists the variables of a container, in a fixed order. The dialect is the value of
-// the pod's annotation; an unknown one has none.
-func Of(dialect string, pod map[string]v1alpha1.Share, slices []Slice) []Variable {
+// the pod's annotation, which may be anybody's: so may the variables. An unknown one has none.
+func Of(dialect string, pod map[string]v1alpha1.Share, slices []ledger.Grant, now *device.Snapshot) []Variable {
 	if pod == nil || len(slices) == 0 {
 		return nil
 	}
 	switch dialect {
 	case v1alpha1.DialectGPUShareGiB:
-		return gpushare(pod, slices, 1024)
+		return gpushare(pod, slices, now, 1024)
 	case v1alpha1.DialectGPUShareMiB:
-		return gpushare(pod, slices, 1)
+		return gpushare(pod, slices, now, 1)
 	case v1alpha1.DialectHAMi, v1alpha1.DialectVolcano:
 		return hami(slices)
 	case v1alpha1.DialectKAI:
@@ -50,11 +42,12 @@ func Of(dialect string, pod map[string]v1alpha1.Share, slices []Slice) []Variabl
 }
 
 // gpushare's variables are whole units, rounded down as its device plugin does.
-func gpushare(pod map[string]v1alpha1.Share, slices []Slice, unit v1alpha1.MiB) []Variable {
+func gpushare(pod map[string]v1alpha1.Share, slices []ledger.Grant, now *device.Snapshot, unit v1alpha1.MiB) []Variable {
 	var indexes []string
 	var container, all v1alpha1.MiB
 	for _, s := range slices {
-		indexes = append(indexes, strconv.Itoa(int(s.Index)))
+		d, _ := now.Device(s.UUID)
+		indexes = append(indexes, strconv.Itoa(int(d.Index)))
 		container += s.Mem
 	}
 	for _, share := range pod {
@@ -70,7 +63,7 @@ func gpushare(pod map[string]v1alpha1.Share, slices []Slice, unit v1alpha1.MiB) 
 }
 
 // hami's variables number the devices as the container sees them.
-func hami(slices []Slice) []Variable {
+func hami(slices []ledger.Grant) []Variable {
 	var all []Variable
 	for i, s := range slices {
 		all = append(all, Variable{fmt.Sprintf("CUDA_DEVICE_MEMORY_LIMIT_%d", i), fmt.Sprintf("%dm", s.Mem)})

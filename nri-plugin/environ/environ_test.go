@@ -7,17 +7,20 @@ import (
 	"testing"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/environ"
+	"vernier.dev/vernier/nri-plugin/ledger"
 )
 
 func TestOf(t *testing.T) {
 	pod := map[string]v1alpha1.Share{"a": {GPUs: 1, MemMiB: 3072}, "b": {GPUs: 2, MemMiB: 1024}}
-	one := []environ.Slice{{Index: 3, DeviceMem: 15360, Mem: 3072}}
-	two := []environ.Slice{{Index: 0, DeviceMem: 81559, Mem: 1024, Core: 30}, {Index: 5, DeviceMem: 81559, Mem: 1024, Core: 30}}
+	now := &device.Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: "a", Index: 0}, {UUID: "b", Index: 3}, {UUID: "c", Index: 5}}}
+	one := []ledger.Grant{{UUID: "b", DeviceMem: 15360, Mem: 3072}}
+	two := []ledger.Grant{{UUID: "a", DeviceMem: 81559, Mem: 1024, Core: 30}, {UUID: "c", DeviceMem: 81559, Mem: 1024, Core: 30}}
 	for name, c := range map[string]struct {
 		dialect string
 		pod     map[string]v1alpha1.Share
-		slices  []environ.Slice
+		slices  []ledger.Grant
 		want    []environ.Variable
 	}{
 		"gpushare": {"gpushare/GiB", pod, one, []environ.Variable{{"ALIYUN_COM_GPU_MEM_IDX", "3"}, {"ALIYUN_COM_GPU_MEM_POD", "5"},
@@ -33,7 +36,7 @@ func TestOf(t *testing.T) {
 		"a pod whose shares cannot be read":   {"gpushare/GiB", nil, one, nil},
 		"a container that has nothing at all": {"hami", pod, nil, nil},
 	} {
-		if got := environ.Of(c.dialect, c.pod, c.slices); !slices.Equal(got, c.want) {
+		if got := environ.Of(c.dialect, c.pod, c.slices, now); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
-	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/environ"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
@@ -94,7 +93,7 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if cpus.bind {
 		adjust.SetLinuxCPUSetCPUs(cpus.Set.String())
 	}
-	for _, v := range environment(request, grants, &now) {
+	for _, v := range environ.Of(request.Dialect, request.Shares, grants, &now) {
 		adjust.AddEnv(v.Name, v.Value)
 	}
 	if err := p.injectRDMA(request.RDMA, grants, &now, adjust); err != nil {
@@ -164,20 +163,6 @@ func (p *Plugin) check(ctx context.Context, grants []ledger.Grant, index *ledger
 		}
 	}
 	return nil
-}
-
-// environment is what a container looks for whose pod was written for another
-// system. The annotation may be anybody's: so may the variables.
-func environment(request *podrequest.Request, grants []ledger.Grant, now *device.Snapshot) []environ.Variable {
-	if request.Dialect == "" {
-		return nil
-	}
-	shown := make([]environ.Slice, len(grants))
-	for i, g := range grants {
-		d, _ := now.Device(g.UUID)
-		shown[i] = environ.Slice{Index: d.Index, DeviceMem: g.DeviceMem, Mem: g.Mem, Core: g.Core}
-	}
-	return environ.Of(request.Dialect, request.Shares, shown)
 }
 
 // grants are the slices that the ledger gives the container. The pod's shares
