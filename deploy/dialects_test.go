@@ -82,9 +82,7 @@ func TestDialectWords(t *testing.T) {
 func condition(t *testing.T, r *rendered, kind string) string {
 	t.Helper()
 	hooks, _, err := unstructured.NestedSlice(r.object(kind, "vernier-webhook").Object, "webhooks")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return hooks[0].(map[string]any)["matchConditions"].([]any)[0].(map[string]any)["expression"].(string)
 }
 

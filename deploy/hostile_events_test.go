@@ -107,10 +107,7 @@ func TestHostileEventAuthors(t *testing.T) {
 	}
 
 	// As the allocator's recorder writes them.
-	kube, err := kubernetes.NewForConfig(apiserver.AsServiceAccount(cfg, v1alpha1.AllocatorServiceAccount))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kube := must.Get(kubernetes.NewForConfig(apiserver.AsServiceAccount(cfg, v1alpha1.AllocatorServiceAccount)))(t)
 	sink := &typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")}
 	broadcaster := record.NewBroadcaster(record.WithSleepDuration(time.Millisecond))
 	defer broadcaster.Shutdown()
@@ -120,7 +117,7 @@ func TestHostileEventAuthors(t *testing.T) {
 	for range 2 {
 		recorder.Event(pod, corev1.EventTypeNormal, "VernierPlaced", "on node n0")
 	}
-	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		var list corev1.EventList
 		err := admin.List(ctx, &list)
 		return slices.ContainsFunc(list.Items, func(e corev1.Event) bool { return e.InvolvedObject.Name == "recorded" && e.Count == 2 }), err

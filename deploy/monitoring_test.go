@@ -47,9 +47,7 @@ func readYAML(t *testing.T, file string, into any) {
 	if err == nil {
 		err = yaml.Unmarshal(text, into)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }
 
 // runbook is where each alert's runbook_url leads, unless the chart is told otherwise.

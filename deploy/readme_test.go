@@ -90,10 +90,7 @@ func TestDialectsWithoutHelm(t *testing.T) {
 
 // The README's own commands take Vernier's gate off waiting pods, and no other.
 func TestRemove(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must.Get(os.ReadFile("../README.md"))(t)
 	blocks := regexp.MustCompile("(?s)## Remove it\n.*?```sh\n(.*?)```.*?```sh\n(.*?)```").FindSubmatch(readme)
 	if blocks == nil {
 		t.Fatal("README.md: no section \"Remove it\" with two blocks of commands")
@@ -131,6 +128,7 @@ func TestRemove(t *testing.T) {
 		t.Fatalf("%s%v: %s", blocks[1], err, out)
 	}
 	var out []byte
+	var err error
 	if wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 90*time.Second, true, func(context.Context) (bool, error) {
 		out, err = run(string(blocks[2]))
 		return err == nil, nil

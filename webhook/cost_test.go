@@ -327,12 +327,10 @@ func deployment(pod *corev1.Pod) *appsv1.Deployment {
 // match condition false.
 func falses(t *testing.T, c rest.Interface) map[string]int {
 	t.Helper()
-	text, err := c.Get().AbsPath("/metrics").DoRaw(t.Context())
-	must.Do(t, err)
+	text := must.Get(c.Get().AbsPath("/metrics").DoRaw(t.Context()))(t)
 	found := map[string]int{}
 	for _, m := range regexp.MustCompile(`(?m)^apiserver_admission_match_condition_evaluation_seconds_count\{.*name="([^"]+)".*\} (\d+)$`).FindAllSubmatch(text, -1) {
-		n, err := strconv.Atoi(string(m[2]))
-		must.Do(t, err)
+		n := must.Get(strconv.Atoi(string(m[2])))(t)
 		found[string(m[1])] += n
 	}
 	return found
@@ -344,8 +342,7 @@ func TestHostileConditions(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "admission/policy.yaml"}})
 	admin := apiserver.Client(t, cfg)
 	namespaces(t, admin)
-	set, err := kubernetes.NewForConfig(cfg)
-	must.Do(t, err)
+	set := must.Get(kubernetes.NewForConfig(cfg))(t)
 	c := set.CoreV1().RESTClient()
 	send := func(what string, to *rest.Request, object any) {
 		t.Helper()
@@ -408,9 +405,7 @@ func TestHostileConditions(t *testing.T) {
 
 func encode(t *testing.T, object any) []byte {
 	t.Helper()
-	raw, err := json.Marshal(object)
-	must.Do(t, err)
-	return raw
+	return must.Get(json.Marshal(object))(t)
 }
 
 // awaitWebhook waits until the webhook, which nobody answers for, is asked.

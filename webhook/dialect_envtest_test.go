@@ -56,8 +56,7 @@ func TestHalfEnabledDialect(t *testing.T) {
 	install(t, cfg, at)
 	start(t, cfg, at, webhook.Options{Dialects: dialect.Settings{Dialects: "gpu-manager"}})
 	await(t, "the metric counts the names that are not sent", func() bool {
-		families, err := metrics.Registry.Gather()
-		must.Do(t, err)
+		families := must.Get(metrics.Registry.Gather())(t)
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
 				if f.GetName() == "vernier_webhook_dialect_half_enabled" && m.GetLabel()[0].GetValue() == "match-condition" {
@@ -72,17 +71,14 @@ func TestHalfEnabledDialect(t *testing.T) {
 // charted is a file of the chart, rendered with values.
 func charted(t *testing.T, file, values string) []*unstructured.Unstructured {
 	t.Helper()
-	root, err := manifests.Root()
-	must.Do(t, err)
+	root := must.Get(manifests.Root())(t)
 	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "deploy/tools/helm"), "template", "vernier", filepath.Join(root, "deploy/chart"),
 		"--namespace=vernier-system", "--show-only=templates/"+file, "--set="+values)
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	objects, err := manifests.Parse(out)
-	must.Do(t, err)
-	return objects
+	return must.Get(manifests.Parse(out))(t)
 }
 
 // foreign asks by limits of another system, in names and amounts.

@@ -91,8 +91,7 @@ func configure(t *testing.T, cfg *rest.Config, address string, objects []*unstru
 func address(t *testing.T) string {
 	t.Helper()
 	at := fmt.Sprintf("127.%d.%d.%d:%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254), 10_000+rand.IntN(20_000))
-	l, err := net.Listen("tcp", at)
-	must.Do(t, err)
+	l := must.Get(net.Listen("tcp", at))(t)
 	defer l.Close()
 	return at
 }
@@ -103,11 +102,9 @@ func start(t *testing.T, cfg *rest.Config, address string, o webhook.Options) {
 	t.Helper()
 	host, digits, err := net.SplitHostPort(address)
 	must.Do(t, err)
-	port, err := strconv.Atoi(digits)
-	must.Do(t, err)
+	port := must.Get(strconv.Atoi(digits))(t)
 	o.Host, o.Port, o.MetricsAddress, o.HealthAddress = host, port, "0", "0"
-	mgr, err := webhook.New(apiserver.AsServiceAccount(cfg, api.WebhookServiceAccount), o)
-	must.Do(t, err)
+	mgr := must.Get(webhook.New(apiserver.AsServiceAccount(cfg, api.WebhookServiceAccount), o))(t)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()

@@ -144,15 +144,13 @@ func TestHostileRotation(t *testing.T) {
 		"an authority and nothing else, of that clock": {"ca.crt": ahead.cert, "ca.key": ahead.key, corev1.TLSCertKey: nil, corev1.TLSPrivateKeyKey: nil},
 		"nothing": {"ca.crt": nil, "ca.key": nil, corev1.TLSCertKey: nil, corev1.TLSPrivateKeyKey: nil},
 	} {
-		if err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		must.Do(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 			half := secret()
 			for key, value := range with {
 				half.Data[key] = value
 			}
 			return c.Update(t.Context(), half)
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		// What the replica has goes on being served until it looks.
 		admits(name)
 		recovers(name)
@@ -231,13 +229,11 @@ func signed(t *testing.T, template *x509.Certificate, by *pair) (p pair) {
 	if by != nil {
 		parent, signer = by.parsed, by.signer
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, p.signer.Public(), signer)
-	must.Do(t, err)
+	der := must.Get(x509.CreateCertificate(rand.Reader, template, parent, p.signer.Public(), signer))(t)
 	if p.parsed, err = x509.ParseCertificate(der); err != nil {
 		t.Fatal(err)
 	}
-	key, err := x509.MarshalECPrivateKey(p.signer)
-	must.Do(t, err)
+	key := must.Get(x509.MarshalECPrivateKey(p.signer))(t)
 	p.cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	p.key = pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: key})
 	return p

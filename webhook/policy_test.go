@@ -333,8 +333,7 @@ func testPolicyArithmetic(t *testing.T, c client.Client) {
 			continue
 		}
 		accepted++
-		text, err := document.Encode()
-		must.Do(t, err)
+		text := must.Get(document.Encode())(t)
 		pod.Annotations[api.AnnotationShares] = text
 		if err := c.Create(t.Context(), pod.DeepCopy(), client.DryRunAll); err != nil {
 			t.Errorf("%s: refused: %v", text, err)
@@ -361,8 +360,7 @@ func testPolicyUpdate(t *testing.T, admin, allocator client.Client) {
 
 	many := plain(other)
 	annotate(many, 254)
-	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": many.Annotations}})
-	must.Do(t, err)
+	text := must.Get(json.Marshal(map[string]any{"metadata": map[string]any{"annotations": many.Annotations}}))(t)
 	manyAnnotations := string(text)
 	for name, tt := range map[string]struct {
 		as   client.Client
@@ -409,8 +407,7 @@ func testPolicySubresources(t *testing.T, c client.Client) {
 		must.Do(t, c.Create(t.Context(), pod))
 	}
 	sub := func(name string, pod *corev1.Pod, set any) error {
-		text, err := json.Marshal(set)
-		must.Do(t, err)
+		text := must.Get(json.Marshal(set))(t)
 		return c.SubResource(name).Patch(t.Context(), pod.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, text))
 	}
 	type object = map[string]any
@@ -526,8 +523,7 @@ func testPolicyPriority(t *testing.T, c client.Client, cfg *rest.Config) {
 
 // The manifest of docs/concepts/priority.md: a namespace that is allowed a class, and how much of it.
 func testPriorityManifest(t *testing.T, c client.Client) {
-	page, err := os.ReadFile("../docs/concepts/priority.md")
-	must.Do(t, err)
+	page := must.Get(os.ReadFile("../docs/concepts/priority.md"))(t)
 	block := regexp.MustCompile("(?s)```yaml\n(apiVersion: v1\nkind: Namespace\n.*?)\n---\n(.*?)```").FindSubmatch(page)
 	if block == nil {
 		t.Fatal("docs/concepts/priority.md has no Namespace")

@@ -107,16 +107,14 @@ func TestRotation(t *testing.T) {
 	admits("with a certificate of the new authority")
 
 	// Somebody applies the manifest again and with it an empty caBundle.
-	if err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	must.Do(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		config := &admissionv1.MutatingWebhookConfiguration{}
 		if err := c.Get(t.Context(), client.ObjectKey{Name: certs.ConfigurationName}, config); err != nil {
 			return err
 		}
 		config.Webhooks[0].ClientConfig.CABundle = nil
 		return c.Update(t.Context(), config)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	await(t, "the caBundle is put back", func() bool { pass(); return authorities() == 2 })
 	admits("after the manifest was applied again")
 }
@@ -152,16 +150,12 @@ func TestCertDir(t *testing.T) {
 // selfSigned writes tls.crt and tls.key for an address and returns the former.
 func selfSigned(t *testing.T, dir, address string) []byte {
 	t.Helper()
-	at, err := net.ResolveTCPAddr("tcp", address)
-	must.Do(t, err)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must.Do(t, err)
+	at := must.Get(net.ResolveTCPAddr("tcp", address))(t)
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{at.IP},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	must.Do(t, err)
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	must.Do(t, err)
+	cert := must.Get(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
+	der := must.Get(x509.MarshalPKCS8PrivateKey(key))(t)
 	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
 	for name, text := range map[string][]byte{"tls.crt": certificate,
 		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})} {

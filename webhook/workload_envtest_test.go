@@ -63,14 +63,11 @@ func wrong(namespace string) *corev1.Pod {
 // for workloads.
 func asked(t *testing.T, cfg *rest.Config) (n int) {
 	t.Helper()
-	set, err := kubernetes.NewForConfig(cfg)
-	must.Do(t, err)
-	text, err := set.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
-	must.Do(t, err)
+	set := must.Get(kubernetes.NewForConfig(cfg))(t)
+	text := must.Get(set.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context()))(t)
 	sample := regexp.MustCompile(`(?m)^apiserver_admission_webhook_request_total\{.*name="workloads\.vernier\.dev".*\} (\d+)$`)
 	for _, m := range sample.FindAllSubmatch(text, -1) {
-		count, err := strconv.Atoi(string(m[1]))
-		must.Do(t, err)
+		count := must.Get(strconv.Atoi(string(m[1])))(t)
 		n += count
 	}
 	return n

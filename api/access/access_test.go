@@ -71,12 +71,11 @@ func get(t *testing.T, h http.Handler, header string) (int, string) {
 
 func handler(t *testing.T, r *Review) http.Handler {
 	t.Helper()
-	h, err := r.filter(logr.Discard(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := must.Get(r.filter(logr.Discard(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if _, err := w.Write([]byte("figures")); err != nil {
 			t.Error(err)
 		}
-	}))
-	must.Do(t, err)
+	})))(t)
 	return h
 }
 
@@ -112,9 +111,7 @@ func TestFilter(t *testing.T) {
 func TestLedgers(t *testing.T) {
 	s := &kube{}
 	r := Ledgers(tokens{s}, rights{s})
-	if err := r.Check(t.Context(), peer, "ann"); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, r.Check(t.Context(), peer, "ann"))
 	if err := r.Check(t.Context(), peer, "eve"); !errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), "bind the cluster role vernier-viewer") {
 		t.Error(err)
 	}

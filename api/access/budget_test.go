@@ -90,8 +90,7 @@ func TestHostileTokens_WhenOneAddressFloods_NewReaderReads(t *testing.T) {
 func TestHostileTokens_WhenAddressFloods_LogStaysEmpty(t *testing.T) {
 	s, lines := &kube{}, 0
 	r := metricsReview(tokens{s}, rights{s}, clocktesting.NewFakePassiveClock(time.Now()))
-	h, err := r.filter(funcr.New(func(string, string) { lines++ }, funcr.Options{}), http.NotFoundHandler())
-	must.Do(t, err)
+	h := must.Get(r.filter(funcr.New(func(string, string) { lines++ }, funcr.Options{}), http.NotFoundHandler()))(t)
 	for i := range 100 {
 		want := http.StatusUnauthorized
 		if i >= addressAtOnce {
@@ -162,10 +161,8 @@ func TestFilter_WhenClientIsThrottled_DoesNotQueue(t *testing.T) {
 		fmt.Fprint(w, `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":false}}`)
 	}))
 	defer server.Close()
-	f, err := filter(&rest.Config{Host: server.URL, QPS: 1e-6, Burst: 1}, server.Client())
-	must.Do(t, err)
-	h, err := f(logr.Discard(), http.NotFoundHandler())
-	must.Do(t, err)
+	f := must.Get(filter(&rest.Config{Host: server.URL, QPS: 1e-6, Burst: 1}, server.Client()))(t)
+	h := must.Get(f(logr.Discard(), http.NotFoundHandler()))(t)
 	for range addressAtOnce {
 		if status, text := get(t, h, "Bearer guess"); status != http.StatusUnauthorized {
 			t.Errorf("%d: %s", status, text)

@@ -38,7 +38,7 @@ func TestKeysAreReadHereAlone(t *testing.T) {
 	const root = "../.."
 	used := map[string]bool{}
 	for _, part := range []string{"api", "webhook", "allocator", "nri-plugin", "cmd", "vgpu-limiter"} {
-		err := filepath.WalkDir(filepath.Join(root, part), func(path string, entry fs.DirEntry, err error) error {
+		must.Do(t, filepath.WalkDir(filepath.Join(root, part), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
 			}
@@ -58,8 +58,7 @@ func TestKeysAreReadHereAlone(t *testing.T) {
 				}
 			}
 			return nil
-		})
-		must.Do(t, err)
+		}))
 	}
 	for name := range writers {
 		if !used[name] {
@@ -87,8 +86,7 @@ func TestReads(t *testing.T) {
 		`other.AnnotationMode == key`:                             0,
 		`list[0]`:                                                 0,
 	} {
-		file, err := parser.ParseFile(token.NewFileSet(), "", "package p\nimport \"vernier.dev/vernier/api/v1alpha1\"\nvar x = "+expr, 0)
-		must.Do(t, err)
+		file := must.Get(parser.ParseFile(token.NewFileSet(), "", "package p\nimport \"vernier.dev/vernier/api/v1alpha1\"\nvar x = "+expr, 0))(t)
 		if got := reads(file); len(got) != want {
 			t.Errorf("%s: %v, want %d", expr, got, want)
 		}

@@ -19,8 +19,7 @@ const (
 )
 
 func TestParseShares(t *testing.T) {
-	doc, err := ParseShares(goodShares)
-	must.Do(t, err)
+	doc := must.Get(ParseShares(goodShares))(t)
 	want := &Shares{Version: Version, Containers: map[string]Share{
 		"train":   {GPUs: 2, Core: 30, MemPercent: 25},
 		"prepare": {GPUs: 1, MemMiB: 20480},
@@ -34,8 +33,7 @@ func TestParseShares(t *testing.T) {
 }
 
 func TestParsePlacement(t *testing.T) {
-	doc, err := ParsePlacement(goodPlaced)
-	must.Do(t, err)
+	doc := must.Get(ParsePlacement(goodPlaced))(t)
 	want := &Placement{Version: Version, Node: "gpu-1", Containers: map[string]PlacedShare{
 		"train": {Mode: ModeLimiter, Devices: []PlacedDevice{{UUID: "GPU-1", Core: 30, MemMiB: 20480}, {UUID: "GPU-2", MemMiB: 1}}},
 	}}

@@ -87,7 +87,7 @@ func TestNamesAreSpelledHereOnly(t *testing.T) {
 		names[name] = id
 	}
 	root := filepath.Join("..", "..")
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -110,14 +110,12 @@ func TestNamesAreSpelledHereOnly(t *testing.T) {
 			return true
 		})
 		return nil
-	})
-	must.Do(t, err)
+	}))
 }
 
 func constants(t *testing.T, file string) []string {
 	t.Helper()
-	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-	must.Do(t, err)
+	parsed := must.Get(parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution))(t)
 	var ids []string
 	for _, d := range parsed.Decls {
 		if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.CONST {
@@ -181,7 +179,7 @@ func TestReferenceOfEvents(t *testing.T) {
 	text := reference(t, "events.md")
 	inCode := map[string]bool{}
 	for _, part := range []string{"allocator", "nri-plugin", "webhook"} {
-		err := filepath.WalkDir(filepath.Join("..", "..", part), func(path string, _ fs.DirEntry, err error) error {
+		must.Do(t, filepath.WalkDir(filepath.Join("..", "..", part), func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
 				return err
 			}
@@ -199,8 +197,7 @@ func TestReferenceOfEvents(t *testing.T) {
 				t.Errorf("%s: %s is a literal: make it a constant whose name begins with reason, and list it in docs/reference/events.md", path, text)
 			}
 			return nil
-		})
-		must.Do(t, err)
+		}))
 	}
 	for _, row := range regexp.MustCompile("(?m)^\\|[^\n]*").FindAllString(text, -1) {
 		cells := strings.Split(row, "|")

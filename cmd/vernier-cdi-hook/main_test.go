@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // state gives a container with a root of its own on standard input, as the runtime
@@ -16,21 +18,14 @@ func state(t *testing.T) (root string) {
 	t.Helper()
 	bundle := t.TempDir()
 	root = filepath.Join(bundle, "rootfs")
-	if err := os.Mkdir(root, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(root, 0o755))
 	write := func(name string, of any) *os.File {
 		text, err := json.Marshal(of)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(bundle, name), text, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := os.Open(filepath.Join(bundle, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
+		f := must.Get(os.Open(filepath.Join(bundle, name)))(t)
 		t.Cleanup(func() { f.Close() })
 		return f
 	}
@@ -54,10 +49,7 @@ func linked(root, name string) bool {
 // Each hook of the one process has the whole of the container's state.
 func TestHooksRunInOneProcess(t *testing.T) {
 	root := state(t)
-	err := run([]string{"create-symlinks", "--link", "a::/lib/one", "--", "create-symlinks", "--link", "b::/lib/two"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, run([]string{"create-symlinks", "--link", "a::/lib/one", "--", "create-symlinks", "--link", "b::/lib/two"}))
 	for _, name := range []string{"lib/one", "lib/two"} {
 		if !linked(root, name) {
 			t.Errorf("no %s", name)
@@ -80,9 +72,7 @@ func TestFailureEndsTheRest(t *testing.T) {
 // As in NVIDIA's own program: a spec may be newer than the hook.
 func TestUnknownHookIsNoFailure(t *testing.T) {
 	root := state(t)
-	if err := run([]string{"of-tomorrow", "--x", "--", "create-symlinks", "--link", "b::/lib/two"}); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, run([]string{"of-tomorrow", "--x", "--", "create-symlinks", "--link", "b::/lib/two"}))
 	if !linked(root, "lib/two") {
 		t.Error("the known hook did not run")
 	}
@@ -90,7 +80,5 @@ func TestUnknownHookIsNoFailure(t *testing.T) {
 
 // The agent tries whether the program runs on the node.
 func TestVersionNeedsNoContainer(t *testing.T) {
-	if err := run([]string{"--version"}); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, run([]string{"--version"}))
 }

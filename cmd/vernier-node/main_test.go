@@ -11,6 +11,7 @@ import (
 
 	"vernier.dev/vernier/nri-plugin/agent"
 	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/test/must"
 )
 
 func TestParse(t *testing.T) {
@@ -29,16 +30,13 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
 	}
-	o, err := parse([]string{"--driver-root=/run/nvidia/driver"}, func(name string) string {
+	o := must.Get(parse([]string{"--driver-root=/run/nvidia/driver"}, func(name string) string {
 		return map[string]string{"NODE_NAME": "gpu-1"}[name]
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	if o.Node != "gpu-1" || o.hostDriverRoot != "/run/nvidia/driver" || o.StateDir != "/var/lib/vernier" {
 		t.Errorf("%+v", o)
 	}
-	if o, err = parse([]string{"--node-name=a", "--driver-root=/host", "--host-driver-root=/"}, none); err != nil || o.hostDriverRoot != "/" {
+	if o, err := parse([]string{"--node-name=a", "--driver-root=/host", "--host-driver-root=/"}, none); err != nil || o.hostDriverRoot != "/" {
 		t.Errorf("%+v, %v", o, err)
 	}
 }
@@ -46,23 +44,16 @@ func TestParse(t *testing.T) {
 func TestInstallHook(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "hook")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\ntest \"$*\" = --version\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(program, []byte("#!/bin/sh\ntest \"$*\" = --version\n"), 0o600))
 	o := &options{cdiHook: program, Options: agent.Options{StateDir: filepath.Join(dir, "state")}, driverRoot: "/", hostDriverRoot: "/"}
-	path, err := o.installHook()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must.Get(o.installHook())(t)
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o755 || !strings.HasPrefix(path, o.StateDir) {
 		t.Errorf("%s: %v, %v", path, info, err)
 	}
 	// A C library that is too old says so through the loader.
 	old := filepath.Join(dir, "old")
-	if err := os.WriteFile(old, []byte("#!/bin/sh\necho \"version 'GLIBC_2.34' not found\"\nexit 1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(old, []byte("#!/bin/sh\necho \"version 'GLIBC_2.34' not found\"\nexit 1\n"), 0o600))
 	o.cdiHook = old
 	_, err = o.installHook()
 	for _, part := range []string{"GLIBC_2.34' not found", "update the node", "--cdi-hook"} {
@@ -92,12 +83,8 @@ func TestAnotherLibrary(t *testing.T) {
 	g := &gpus{}
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(library+".new", []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(library+".new", library); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(library+".new", []byte(text), 0o600))
+		must.Do(t, os.Rename(library+".new", library))
 	}
 	for _, step := range []struct {
 		what   string

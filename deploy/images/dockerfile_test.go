@@ -14,7 +14,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	stages, err := parse(`
+	stages := must.Get(parse(`
 FROM golang:1@sha256:`+strings.Repeat("0a", 32)+` AS build
 RUN anything at all
 FROM scratch AS common
@@ -31,10 +31,7 @@ ENTRYPOINT ["/opt/one"]
 FROM part AS part-arm64
 COPY three /opt/
 FROM part-${TARGETARCH} AS whole
-`, "arm64")
-	if err != nil {
-		t.Fatal(err)
-	}
+`, "arm64"))(t)
 	license := copied{source: "LICENSE", target: "/licenses/LICENSE"}
 	part := []copied{license, {"/out/one", true, "/opt/one"}, {"/lib/two", true, "/opt/two"}}
 	arm := append(slices.Clone(part), copied{source: "three", target: "/opt/three"})

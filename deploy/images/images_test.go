@@ -133,8 +133,7 @@ func names(files map[string]file) map[string]bool {
 func stagesOf(t *testing.T) []*stage {
 	t.Helper()
 	text := must.Get(os.ReadFile("../../Dockerfile"))(t)
-	stages := must.Get(parse(string(text), runtime.GOARCH))(t)
-	return stages
+	return must.Get(parse(string(text), runtime.GOARCH))(t)
 }
 
 // open unpacks an OCI archive and has the library check all of it.
@@ -181,9 +180,7 @@ func untar(t *testing.T, r io.Reader) map[string]file {
 		if err == io.EOF {
 			return files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if h.Uid != 0 || h.Gid != 0 || h.ModTime.Unix() != 0 || h.Typeflag == tar.TypeDir && h.Mode != 0o755 {
 			t.Errorf("%s: %+v", h.Name, h)
 		}

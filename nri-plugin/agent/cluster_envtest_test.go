@@ -61,8 +61,7 @@ func newCluster(t *testing.T) *cluster {
 		"namespace.yaml", "rbac/node.yaml", "admission/policy.yaml", "admission/node-policy.yaml"}})
 	scheme := runtime.NewScheme()
 	must.Do(t, errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)))
-	admin, err := client.New(config, client.Options{Scheme: scheme})
-	must.Do(t, err)
+	admin := must.Get(client.New(config, client.Options{Scheme: scheme}))(t)
 	return &cluster{config: config, admin: admin}
 }
 
@@ -119,8 +118,7 @@ func (c *cluster) newNode(t *testing.T) *node {
 	config := apiserver.AsServiceAccount(c.config, v1alpha1.NodeServiceAccount)
 	// What the API server knows of the token of a pod on the node.
 	config.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {n.name}}
-	processors, err := cgroup.NewProcessors("/proc")
-	must.Do(t, err)
+	processors := must.Get(cgroup.NewProcessors("/proc"))(t)
 	n.options = Options{
 		Node: n.name, Config: config,
 		NRISocket: n.runtime.Socket, StateDir: filepath.Join(dir, "state"), LimiterLibrary: library,
@@ -142,9 +140,7 @@ func (n *node) start(t *testing.T) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := Run(ctx, n.options); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, Run(ctx, n.options))
 	}()
 	stop = sync.OnceFunc(func() {
 		cancel()
@@ -233,7 +229,7 @@ func (n *node) awaitCapacity(t *testing.T, devices int) {
 // edit changes a device of the spec, as the allocator does.
 func (n *node) edit(t *testing.T, uuid string, change func(*v1alpha1.DeviceLedger)) {
 	t.Helper()
-	err := retry.RetryOnConflict(wait.Backoff{Duration: 20 * time.Millisecond, Steps: 500}, func() error {
+	must.Do(t, retry.RetryOnConflict(wait.Backoff{Duration: 20 * time.Millisecond, Steps: 500}, func() error {
 		l := n.ledger(t)
 		at := slices.IndexFunc(l.Spec.Devices, func(d v1alpha1.DeviceLedger) bool { return d.UUID == uuid })
 		if at < 0 {
@@ -242,8 +238,7 @@ func (n *node) edit(t *testing.T, uuid string, change func(*v1alpha1.DeviceLedge
 		}
 		change(&l.Spec.Devices[at])
 		return n.admin.Update(t.Context(), l)
-	})
-	must.Do(t, err)
+	}))
 }
 
 func (n *node) grant(t *testing.T, pod types.UID, owner string) {

@@ -101,8 +101,7 @@ func TestNotThrottled(t *testing.T) {
 	}))
 	defer server.Close()
 	given := &rest.Config{Host: server.URL}
-	mgr, err := newManager(Options{Node: "n", Config: given, MetricsAddr: "0", HealthAddr: "0"})
-	must.Do(t, err)
+	mgr := must.Get(newManager(Options{Node: "n", Config: given, MetricsAddr: "0", HealthAddr: "0"}))(t)
 	if got := mgr.GetConfig(); got.QPS >= 0 || got.RateLimiter != nil || given.QPS != 0 {
 		t.Errorf("at most %v requests a second, limiter %v; given %v", got.QPS, got.RateLimiter, given.QPS)
 	}
@@ -144,8 +143,7 @@ func TestPodsWithoutSlicesAreNotLookedAt(t *testing.T) {
 // Whether and how a pod is deleted is kept of it: containers that outlive it are ended by that.
 func TestDeletionIsKept(t *testing.T) {
 	now, grace := metav1.Now(), int64(7)
-	kept, err := slimPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now, DeletionGracePeriodSeconds: &grace}})
-	must.Do(t, err)
+	kept := must.Get(slimPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now, DeletionGracePeriodSeconds: &grace}}))(t)
 	if pod := kept.(*corev1.Pod); pod.DeletionTimestamp == nil || pod.DeletionGracePeriodSeconds == nil || *pod.DeletionGracePeriodSeconds != 7 {
 		t.Errorf("kept %+v", pod.ObjectMeta)
 	}
@@ -170,8 +168,7 @@ func TestKill(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
 	}
-	text, err := os.ReadFile("/proc/self/cgroup")
-	must.Do(t, err)
+	text := must.Get(os.ReadFile("/proc/self/cgroup"))(t)
 	own, _, _ := strings.Cut(string(text), "\n")
 	must.Do(t, kill(pid, own))
 	if err := process.Wait(); err == nil || process.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
@@ -199,8 +196,7 @@ func TestStaticPodsAreTold(t *testing.T) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "shown", Annotations: map[string]string{of.annotation: "own"}}}
 		p.Spec.Containers = []corev1.Container{{Name: "side"}, {Name: "main", Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{of.asks: resource.MustParse("10")}}}}
-		slim, err := slimPod(p)
-		must.Do(t, err)
+		slim := must.Get(slimPod(p))(t)
 		tellStatic(slim, &sent)
 	}
 	tellStatic(&v1alpha1.SliceLedger{}, &sent)

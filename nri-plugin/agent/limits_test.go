@@ -50,16 +50,14 @@ func TestCPULimit(t *testing.T) {
 				{Name: "CUDA_MPS_X"}, {Name: "LD_PRELOAD"}, {Name: "CUDA_VISIBLE_DEVICES"}}}, {Name: "free"}},
 		},
 	}
-	slim, err := slimPod(pod)
-	must.Do(t, err)
+	slim := must.Get(slimPod(pod))(t)
 	if c := slim.(*corev1.Pod).Spec.InitContainers[0]; c.Image != "" || len(c.Resources.Limits) != 1 {
 		t.Errorf("the cache keeps %+v", c)
 	}
 	whole := pod.DeepCopy()
 	resources := limited("4")
 	whole.Spec.Resources = &resources
-	slimWhole, err := slimPod(whole)
-	must.Do(t, err)
+	slimWhole := must.Get(slimPod(whole))(t)
 	for _, c := range []struct {
 		name, pod string
 		uid       types.UID

@@ -66,17 +66,12 @@ func newNode(t *testing.T) *node {
 // container is one that runs, with a slice of the device if that is not empty.
 func (n *node) container(p *hooks.Plugin, name string, m v1alpha1.Mode, uuid string) {
 	pod := &api.PodSandbox{Id: "sandbox-" + name, Name: name, Namespace: "team", Uid: "uid-" + name}
-	if err := p.StartContainer(n.t.Context(), pod, &api.Container{Id: id(name), Name: "main"}); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, p.StartContainer(n.t.Context(), pod, &api.Container{Id: id(name), Name: "main"}))
 	if uuid == "" {
 		return
 	}
 	grants := []ledger.Grant{{UUID: uuid, Core: 30, Mem: 1024, DeviceMem: 81920, Mode: m}}
-	err := p.Table.Attach(attach.Entry{Prepared: true, Container: mode.Container{Pod: types.UID("uid-" + name), Name: "main", ID: id(name), Grants: grants}})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, p.Table.Attach(attach.Entry{Prepared: true, Container: mode.Container{Pod: types.UID("uid-" + name), Name: "main", ID: id(name), Grants: grants}}))
 }
 
 // id is of a form that runtimes use.
@@ -101,9 +96,7 @@ func stat(pid int, state string, start int) string {
 func (n *node) write(pid int, file, text string) {
 	n.t.Helper()
 	dir := filepath.Join(n.Proc, strconv.Itoa(pid))
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600)); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600)))
 }
 
 func (n *node) Snapshot() (device.Snapshot, bool) {
@@ -310,9 +303,7 @@ func kept(n *node) {
 	n.t.Helper()
 	pod := &api.PodSandbox{Id: "sandbox-kept", Name: "kept", Namespace: "team", Uid: "uid-kept"}
 	c := &api.Container{Id: id("kept"), Name: "main", Env: []string{v1alpha1.EnvVisibleDevices + "=" + v1alpha1.EnvVisibleDevicesVoid}}
-	if err := n.plugin.StartContainer(n.t.Context(), pod, c); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, n.plugin.StartContainer(n.t.Context(), pod, c))
 }
 
 // turns are those of a node on which a container works on gpu0.

@@ -151,17 +151,12 @@ func (c *tenant) pid() int { return c.cmd.Process.Pid }
 
 func (c *tenant) says(words ...string) {
 	c.t.Helper()
-	if _, err := fmt.Fprintln(c.in, strings.Join(words, " ")); err != nil {
-		c.t.Fatal(err)
-	}
+	must.Get(fmt.Fprintln(c.in, strings.Join(words, " ")))(c.t)
 }
 
 func (c *tenant) hears() string {
 	c.t.Helper()
-	line, err := c.out.ReadString('\n')
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	line := must.Get(c.out.ReadString('\n'))(c.t)
 	return strings.TrimSpace(line)
 }
 
@@ -256,13 +251,9 @@ func (m *machine) has(name, uuid string, change func(*api.Container)) {
 // list has the agent see the containers, and of those with slices which.
 func (m *machine) list() {
 	m.t.Helper()
-	if _, err := m.plugin.Synchronize(m.t.Context(), m.pods, m.listed); err != nil {
-		m.t.Fatal(err)
-	}
+	must.Get(m.plugin.Synchronize(m.t.Context(), m.pods, m.listed))(m.t)
 	for _, e := range m.slices {
-		if err := m.plugin.Table.Attach(e); err != nil {
-			m.t.Fatal(err)
-		}
+		must.Do(m.t, m.plugin.Table.Attach(e))
 	}
 }
 
@@ -283,13 +274,9 @@ func (m *machine) group(container string) string {
 		m.t.Skip("needs cgroup v2")
 	}
 	dir := filepath.Join(mount, fmt.Sprintf("audit-%d-%s", os.Getpid(), id(container)))
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		m.t.Fatal(err)
-	}
+	must.Do(m.t, os.Mkdir(dir, 0o755))
 	m.t.Cleanup(func() {
-		if err := os.Remove(dir); err != nil {
-			m.t.Error(err)
-		}
+		must.Report(m.t, os.Remove(dir))
 	})
 	m.groups[container] = dir
 	return dir
@@ -301,25 +288,15 @@ func (m *machine) runs(container string) *tenant {
 	group := m.group(container)
 	c := &tenant{t: m.t, cmd: exec.Command(os.Args[0])}
 	c.cmd.Env = append(os.Environ(), asTenant+"=1")
-	in, err := c.cmd.StdinPipe()
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	in := must.Get(c.cmd.StdinPipe())(m.t)
+	out := must.Get(c.cmd.StdoutPipe())(m.t)
 	c.in, c.out = in, bufio.NewReader(out)
-	if err := c.cmd.Start(); err != nil {
-		m.t.Fatal(err)
-	}
+	must.Do(m.t, c.cmd.Start())
 	m.t.Cleanup(func() {
 		_ = c.cmd.Process.Kill()
 		_ = c.cmd.Wait()
 	})
-	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(c.pid())), 0o600); err != nil {
-		m.t.Fatal(err)
-	}
+	must.Do(m.t, os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(c.pid())), 0o600))
 	return c
 }
 
@@ -459,8 +436,7 @@ func TestEndComparesAgain(t *testing.T) {
 	c := m.runs("plain")
 	c.do("open", m.node("nvidia0"), strconv.Itoa(unix.O_RDWR))
 	c.says("tell")
-	fd, err := strconv.Atoi(c.hears())
-	must.Do(t, err)
+	fd := must.Get(strconv.Atoi(c.hears()))(t)
 	p, _, _ := identify(m.Proc, c.pid())
 	good := descriptor{pid: c.pid(), tid: c.pid(), fd: fd, uuid: gpu0}
 	again, before := p, good
@@ -561,9 +537,7 @@ func tenantsFiles(t *testing.T) (dir string, asked *atomic.Int32) {
 	must.Do(t, unix.Mount("test", dir, "fuse", 0, "rootmode=40000,user_id=0,group_id=0,fd="+strconv.Itoa(fuse)))
 	served := make(chan struct{})
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH|unix.MNT_FORCE); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, unix.Unmount(dir, unix.MNT_DETACH|unix.MNT_FORCE))
 		<-served
 		_ = unix.Close(fuse)
 	})

@@ -43,8 +43,7 @@ func machine(t *testing.T) (s *simgpu.Sim, root string, lib nvml.Interface, now 
 
 func written(t *testing.T, dir string) (spec specs.Spec, text string) {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(dir, "vernier.dev-gpu.json"))
-	must.Do(t, err)
+	b := must.Get(os.ReadFile(filepath.Join(dir, "vernier.dev-gpu.json")))(t)
 	must.Do(t, json.Unmarshal(b, &spec))
 	return spec, string(b)
 }
@@ -52,10 +51,9 @@ func written(t *testing.T, dir string) (spec specs.Spec, text string) {
 func TestSpec(t *testing.T) {
 	_, root, lib, now := machine(t)
 	dir := filepath.Join(t.TempDir(), "cdi")
-	w, err := New(lib, Options{
+	w := must.Get(New(lib, Options{
 		Dir: dir, DriverRoot: root, HostDriverRoot: "/run/nvidia/driver", DevRoot: root, Hook: "/opt/hook", Log: logr.Discard(),
-	})
-	must.Do(t, err)
+	}))(t)
 	w.Refine(&now)
 	for _, d := range now.Devices {
 		if !d.Healthy {
@@ -108,8 +106,7 @@ func TestSpec(t *testing.T) {
 func TestSpecWithoutHooks(t *testing.T) {
 	_, root, lib, now := machine(t)
 	dir := t.TempDir()
-	w, err := New(lib, Options{Dir: dir, DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
-	must.Do(t, err)
+	w := must.Get(New(lib, Options{Dir: dir, DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()}))(t)
 	w.Refine(&now)
 	if _, text := written(t, dir); strings.Contains(text, `"hooks"`) {
 		t.Errorf("hooks without a program to run them: %s", text)
@@ -120,8 +117,7 @@ func TestSpecWithoutHooks(t *testing.T) {
 func TestMissingNodeIsIll(t *testing.T) {
 	_, root, lib, now := machine(t)
 	must.Do(t, os.Remove(filepath.Join(root, "dev", "nvidia1")))
-	w, err := New(lib, Options{Dir: t.TempDir(), DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
-	must.Do(t, err)
+	w := must.Get(New(lib, Options{Dir: t.TempDir(), DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()}))(t)
 	w.Refine(&now)
 	if d := now.Devices[1]; d.Healthy || !strings.Contains(d.Reason, "/dev/nvidia1 is missing") {
 		t.Errorf("device without node: %+v", d)
@@ -136,8 +132,7 @@ func TestUnwritableIsIll(t *testing.T) {
 	_, root, lib, now := machine(t)
 	file := filepath.Join(t.TempDir(), "file")
 	must.Do(t, os.WriteFile(file, nil, 0o600))
-	w, err := New(lib, Options{Dir: filepath.Join(file, "cdi"), DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
-	must.Do(t, err)
+	w := must.Get(New(lib, Options{Dir: filepath.Join(file, "cdi"), DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()}))(t)
 	w.Refine(&now)
 	if d := now.Devices[0]; d.Healthy || !strings.Contains(d.Reason, "CDI") {
 		t.Errorf("%+v", d)
@@ -194,10 +189,8 @@ func refine(t *testing.T, root, dir, library string) {
 	inv, lib, err := inventory.Open(inventory.Options{Library: library})
 	must.Do(t, err)
 	t.Cleanup(func() { lib.Shutdown() })
-	now, err := inv.Scan()
-	must.Do(t, err)
-	w, err := New(lib, Options{Dir: dir, DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
-	must.Do(t, err)
+	now := must.Get(inv.Scan())(t)
+	w := must.Get(New(lib, Options{Dir: dir, DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()}))(t)
 	w.Refine(&now)
 }
 
@@ -214,8 +207,7 @@ func TestInstances(t *testing.T) {
 	inv, lib, err := inventory.Open(inventory.Options{Library: s.NVML()})
 	must.Do(t, err)
 	t.Cleanup(func() { lib.Shutdown() })
-	now, err := inv.Scan()
-	must.Do(t, err)
+	now := must.Get(inv.Scan())(t)
 	cut := now.Devices[1].UUID
 	for _, at := range []v1alpha1.MIGPlace{{Profile: 19, Start: 6, Size: 1}, {Profile: 14, Start: 4, Size: 2}} {
 		must.Do(t, inv.CreateInstance(cut, at))
@@ -224,8 +216,7 @@ func TestInstances(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	w, err := New(lib, Options{Dir: dir, DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
-	must.Do(t, err)
+	w := must.Get(New(lib, Options{Dir: dir, DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()}))(t)
 
 	// Without the file the driver's instances cannot be given; a whole device can.
 	bare := now

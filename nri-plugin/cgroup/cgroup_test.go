@@ -47,8 +47,7 @@ func TestLeaf(t *testing.T) {
 		"in none":                             {hybrid, "4:memory:/kubepods/3f2a\n", "", ErrNone},
 	}
 	for name, c := range cases {
-		f, err := New(proc(t, c.mounts, c.cgroups))
-		must.Do(t, err)
+		f := must.Get(New(proc(t, c.mounts, c.cgroups)))(t)
 		if got, err := f.Leaf(7, id); got != c.want || !errors.Is(err, c.err) {
 			t.Errorf("%s: %q, %v; want %q, %v", name, got, err, c.want, c.err)
 		}
@@ -56,8 +55,7 @@ func TestLeaf(t *testing.T) {
 }
 
 func TestLeafOfNobody(t *testing.T) {
-	f, err := New(proc(t, unified, "0::/kubepods/3f2a\n"))
-	must.Do(t, err)
+	f := must.Get(New(proc(t, unified, "0::/kubepods/3f2a\n")))(t)
 	if _, err := f.Leaf(8, id); err == nil || errors.Is(err, ErrNone) {
 		t.Errorf("a process that is gone: %v", err)
 	}

@@ -22,8 +22,7 @@ btime 1700000000
 
 func TestNode(t *testing.T) {
 	dir := proc(t, unified, "")
-	p, err := NewProcessors(dir)
-	must.Do(t, err)
+	p := must.Get(NewProcessors(dir))(t)
 	for text, want := range map[string]Load{
 		stat:                                  {CPUs: 2, Busy: 171, All: 4671},
 		"cpu  1 2":                            {},
@@ -66,8 +65,7 @@ func TestContainerTime(t *testing.T) {
 		"v1, it is being removed":             {v1, "4:cpuacct:/pod/3f2a-gone\n", false, 0},
 		"v2, in the pod's and not in its own": {v2, "0::/pod\n", true, 0},
 	} {
-		p, err := NewProcessors(proc(t, c.mounts, c.cgroups))
-		must.Do(t, err)
+		p := must.Get(NewProcessors(proc(t, c.mounts, c.cgroups)))(t)
 		if p.V2() != c.v2 {
 			t.Errorf("%s: V2 is %t", name, p.V2())
 		}
@@ -101,8 +99,7 @@ func TestPodCPUs(t *testing.T) {
 		dir := proc(t, c.mounts, c.cgroups)
 		file := filepath.Join(dir, "1/root", root, "kubepods/pod1/cpuset.effective_cpus")
 		must.Do(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(c.text), 0o600)))
-		p, err := NewProcessors(dir)
-		must.Do(t, err)
+		p := must.Get(NewProcessors(dir))(t)
 		if got, err := p.PodCPUs(7, id); got.String() != c.want || (err != nil) != (c.want == "") {
 			t.Errorf("%s: %v, %v; want %q", name, got, err, c.want)
 		}
@@ -112,8 +109,7 @@ func TestPodCPUs(t *testing.T) {
 // A kernel without PSI, or with another text, says nothing, which is not 0.
 func TestPressureUnknown(t *testing.T) {
 	root := t.TempDir()
-	p, err := NewProcessors(proc(t, "32 30 0:27 / "+root+" rw - cgroup2 cgroup2 rw\n", "0::/3f2a\n"))
-	must.Do(t, err)
+	p := must.Get(NewProcessors(proc(t, "32 30 0:27 / "+root+" rw - cgroup2 cgroup2 rw\n", "0::/3f2a\n")))(t)
 	must.Do(t, os.Mkdir(filepath.Join(root, id), 0o755))
 	for _, text := range []string{"absent", "", "full avg10=0.00 total=7\n", "some avg10=0.00\n", "some total=x\n"} {
 		if text != "absent" {

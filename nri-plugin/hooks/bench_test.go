@@ -62,9 +62,7 @@ func BenchmarkCreateContainerPaired(b *testing.B) {
 		for side, r := range []*nritest.Runtime{bare, ours} {
 			c := kubeletContainer(pods[i%len(pods)])
 			begun := time.Now()
-			if _, err := r.Create(pods[i%len(pods)], c); err != nil {
-				b.Fatal(err)
-			}
+			must.Get(r.Create(pods[i%len(pods)], c))(b)
 			took[side] = append(took[side], time.Since(begun))
 		}
 	}
@@ -88,9 +86,7 @@ func benchCreate(b *testing.B, r *nritest.Runtime, pods []*api.PodSandbox, end f
 			b.StartTimer()
 		}
 		pod := pods[i%len(pods)]
-		if _, err := r.Create(pod, kubeletContainer(pod)); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(r.Create(pod, kubeletContainer(pod)))(b)
 	}
 }
 
@@ -135,8 +131,7 @@ func fullNode(b *testing.B, pods []*api.PodSandbox) *Plugin {
 			placed := v1alpha1.Placement{Version: v1alpha1.Version, Node: "n", Containers: map[string]v1alpha1.PlacedShare{
 				"main": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: device.UUID, Core: 3, MemMiB: 2048}}},
 			}}
-			document, err := placed.Encode()
-			must.Do(b, err)
+			document := must.Get(placed.Encode())(b)
 			pod.Annotations[v1alpha1.AnnotationPlacement] = document
 		}
 		l.Spec.Devices = append(l.Spec.Devices, device)
@@ -198,13 +193,11 @@ func (*noop) ValidateContainerAdjustment(context.Context, *api.ValidateContainer
 }
 
 func connectNoop(b *testing.B, r *nritest.Runtime) {
-	conn, err := net.Dial("unix", r.Socket)
-	must.Do(b, err)
+	conn := must.Get(net.Dial("unix", r.Socket))(b)
 	n := &noop{synced: make(chan struct{})}
 	// By our name, which the pods require.
-	s, err := stub.New(n, stub.WithConnection(conn), stub.WithPluginName(v1alpha1.NRIPluginName), stub.WithPluginIdx("10"),
-		stub.WithLogger(logger{logr.Discard()}), stub.WithOnClose(func() {}))
-	must.Do(b, err)
+	s := must.Get(stub.New(n, stub.WithConnection(conn), stub.WithPluginName(v1alpha1.NRIPluginName), stub.WithPluginIdx("10"),
+		stub.WithLogger(logger{logr.Discard()}), stub.WithOnClose(func() {})))(b)
 	must.Do(b, s.Start(context.Background()))
 	b.Cleanup(s.Stop)
 	<-n.synced

@@ -32,9 +32,7 @@ func TestRuntimeWithoutValidator(t *testing.T) {
 			n, r := newNode(t), c.start(t)
 			l := connect(t, r, n.Plugin)
 			plain := podOf("plain", "")
-			if _, err := r.Create(plain, containerOf(plain, "main")); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(r.Create(plain, containerOf(plain, "main")))(t)
 			if err := l.Err(); !errors.Is(err, c.want) {
 				t.Errorf("%v, want %v", err, c.want)
 			}
@@ -87,8 +85,7 @@ func TestUnguardedBeforeConnected(t *testing.T) {
 func TestMissingSettings(t *testing.T) {
 	dir := t.TempDir()
 	left := filepath.Join(dir, "left.sock")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
-	must.Do(t, err)
+	l := must.Get(net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"}))(t)
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	plain := filepath.Join(dir, "plain")

@@ -54,8 +54,7 @@ func cpusOfMilli(request, limit int64) *api.LinuxCPU {
 // podHas has each pod's cgroup hold it to these CPUs, as v1 does.
 func podHas(cpus string) func(*testing.T, *testNode) {
 	return func(t *testing.T, n *testNode) {
-		has, err := cpuset.Parse(cpus)
-		must.Do(t, err)
+		has := must.Get(cpuset.Parse(cpus))(t)
 		n.PodCPUs = func(pid uint32, sandbox string) (cpuset.CPUSet, error) {
 			if pid != 4710 || !strings.HasPrefix(sandbox, "sandbox-") {
 				return cpuset.CPUSet{}, fmt.Errorf("process %d of sandbox %s", pid, sandbox)
@@ -106,8 +105,7 @@ func TestBindCPUs(t *testing.T) {
 			connect(t, r, n.Plugin)
 			pod, ctr := asks("a", c.topology, c.cpus)
 			n.ledger.grant(gpu1, slice30(pod))
-			got, err := r.Create(pod, ctr)
-			must.Do(t, err)
+			got := must.Get(r.Create(pod, ctr))(t)
 			cpu := got.GetLinux().GetResources().GetCpu()
 			if cpu.GetCpus() != c.bound || cpu.GetMems() != "" {
 				t.Errorf("bound to CPUs %q and memory %q, want CPUs %q", cpu.GetCpus(), cpu.GetMems(), c.bound)
@@ -157,8 +155,7 @@ func TestBoundCPUsAddUp(t *testing.T) {
 	bound := func(name string, request int64) string {
 		t.Helper()
 		pod, ctr := asks(name, "numa", cpusOfMilli(request, 0))
-		got, err := r.Create(pod, ctr)
-		must.Do(t, err)
+		got := must.Get(r.Create(pod, ctr))(t)
 		return got.GetLinux().GetResources().GetCpu().GetCpus()
 	}
 	podA, a := asks("a", "numa", cpusOfMilli(2000, 0))
@@ -170,9 +167,7 @@ func TestBoundCPUsAddUp(t *testing.T) {
 		t.Errorf("3.7 of 4 CPUs are bound: %q", got)
 	}
 	// The kubelet resizes the first.
-	if _, err := n.UpdateContainer(t.Context(), podA, a, &api.LinuxResources{Cpu: cpusOfMilli(500, 0)}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(n.UpdateContainer(t.Context(), podA, a, &api.LinuxResources{Cpu: cpusOfMilli(500, 0)}))(t)
 	if got := bound("b", 1700); got != "4-7" {
 		t.Errorf("2.2 of 4 CPUs: bound to %q", got)
 	}
@@ -181,9 +176,7 @@ func TestBoundCPUsAddUp(t *testing.T) {
 	next.Sysfs, next.BindCPUs = n.Sysfs, true
 	a.State, a.Env = api.ContainerState_CONTAINER_RUNNING, []string{v1alpha1.EnvSlice + "=" + podA.Uid}
 	a.Linux.Resources.Cpu.Cpus = "4-7"
-	if _, err := next.Synchronize(t.Context(), []*api.PodSandbox{podA}, []*api.Container{a}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(next.Synchronize(t.Context(), []*api.PodSandbox{podA}, []*api.Container{a}))(t)
 	podC, c := asks("c", "numa", cpusOfMilli(1700, 0))
 	got, _, err := next.CreateContainer(t.Context(), podC, c)
 	if err != nil || got.GetLinux().GetResources().GetCpu().GetCpus() != "" {
@@ -213,8 +206,7 @@ func TestWhatCountsAsBound(t *testing.T) {
 			podA.Annotations[v1alpha1.AnnotationQoS] = string(c.qos)
 			podB, b := asks("b", "numa", cpusOfMilli(1700, 0))
 			n.ledger.grant(gpu1, slice30(podA), slice30(podB))
-			adjust, err := r.Create(podA, a)
-			must.Do(t, err)
+			adjust := must.Get(r.Create(podA, a))(t)
 			must.Do(t, r.StartContainer(podA, a))
 			if c.offline {
 				cpus := filepath.Join(n.Sysfs, "devices/system/node/node1/cpulist")
@@ -224,9 +216,7 @@ func TestWhatCountsAsBound(t *testing.T) {
 			next.Sysfs, next.BindCPUs, next.Batch = n.Sysfs, true, n.Batch
 			a.State, a.Env = api.ContainerState_CONTAINER_RUNNING, []string{v1alpha1.EnvSlice + "=" + podA.Uid}
 			a.Linux.Resources.Cpu.Cpus = adjust.GetLinux().GetResources().GetCpu().GetCpus()
-			if _, err := next.Synchronize(t.Context(), []*api.PodSandbox{podA}, []*api.Container{a}); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(next.Synchronize(t.Context(), []*api.PodSandbox{podA}, []*api.Container{a}))(t)
 			for when, p := range map[string]*Plugin{"created": n.Plugin, "found": next} {
 				got, _, err := p.CreateContainer(t.Context(), podB, b)
 				if err != nil || got.GetLinux().GetResources().GetCpu().GetCpus() != c.bound {
@@ -266,9 +256,7 @@ func TestResizeUnbinds(t *testing.T) {
 			for p, ctr := range map[*api.PodSandbox]*api.Container{pod: ctr, other: beside} {
 				ctr.State, ctr.Env, ctr.Linux.Resources.Cpu.Cpus = api.ContainerState_CONTAINER_RUNNING, []string{v1alpha1.EnvSlice + "=" + p.Uid}, "4-7"
 			}
-			if _, err := n.Synchronize(t.Context(), []*api.PodSandbox{pod, other}, []*api.Container{ctr, beside}); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(n.Synchronize(t.Context(), []*api.PodSandbox{pod, other}, []*api.Container{ctr, beside}))(t)
 			if c.offline {
 				cpus := filepath.Join(n.Sysfs, "devices/system/node/node1/cpulist")
 				must.Do(t, os.WriteFile(cpus, []byte("4-6\n"), 0o600))
@@ -276,8 +264,7 @@ func TestResizeUnbinds(t *testing.T) {
 			if c.pod != "" {
 				podHas(c.pod)(t, n)
 			}
-			updates, err := n.UpdateContainer(t.Context(), pod, ctr, &api.LinuxResources{Cpu: c.to})
-			must.Do(t, err)
+			updates := must.Get(n.UpdateContainer(t.Context(), pod, ctr, &api.LinuxResources{Cpu: c.to}))(t)
 			got := ""
 			for _, u := range updates {
 				got += u.GetLinux().GetResources().GetCpu().GetCpus()
@@ -330,8 +317,7 @@ func TestAligned(t *testing.T) {
 			connect(t, r, n.Plugin)
 			pod, ctr := asks("a", "numa", c.cpus)
 			n.ledger.grant(gpu1, slice30(pod))
-			adjust, err := r.Create(pod, ctr)
-			must.Do(t, err)
+			adjust := must.Get(r.Create(pod, ctr))(t)
 			must.Do(t, r.StartContainer(pod, ctr))
 			check := func(when string, of *Plugin, want *bool) {
 				t.Helper()
@@ -347,18 +333,14 @@ func TestAligned(t *testing.T) {
 			if cpus := adjust.GetLinux().GetResources().GetCpu().GetCpus(); cpus != "" {
 				ctr.Linux.Resources.Cpu = &api.LinuxCPU{Cpus: cpus}
 			}
-			if _, err := next.Synchronize(t.Context(), []*api.PodSandbox{pod}, []*api.Container{ctr}); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(next.Synchronize(t.Context(), []*api.PodSandbox{pod}, []*api.Container{ctr}))(t)
 			check("found", next, c.want)
 			if c.want == nil {
 				return
 			}
 			// The kubelet changes what containers without CPUs of their own share.
 			for cpus, want := range map[string]bool{"4": true, "3-4": false} {
-				if _, err := next.UpdateContainer(t.Context(), pod, ctr, &api.LinuxResources{Cpu: &api.LinuxCPU{Cpus: cpus}}); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(next.UpdateContainer(t.Context(), pod, ctr, &api.LinuxResources{Cpu: &api.LinuxCPU{Cpus: cpus}}))(t)
 				check(cpus, next, &want)
 			}
 		})
@@ -374,9 +356,7 @@ func TestAlignedWhileObserved(t *testing.T) {
 	ctr.State, ctr.Env = api.ContainerState_CONTAINER_RUNNING, []string{v1alpha1.EnvSlice + "=" + pod.Uid}
 	n.gpus.limits[gpu1+"/cgroup/"+ctr.Id] = 20480
 	n.gpus.unscanned = true
-	if _, err := n.Synchronize(t.Context(), []*api.PodSandbox{pod}, []*api.Container{ctr}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(n.Synchronize(t.Context(), []*api.PodSandbox{pod}, []*api.Container{ctr}))(t)
 	n.gpus.unscanned = false
 	n.gpus.onRead = func() {
 		if _, err := n.UpdateContainer(t.Context(), pod, ctr, &api.LinuxResources{Cpu: &api.LinuxCPU{Cpus: "0-7"}}); err != nil {

@@ -30,8 +30,7 @@ func TestCreateInADialect(t *testing.T) {
 	pod := podOf("a", share30)
 	pod.Annotations[v1alpha1.AnnotationDialect] = v1alpha1.DialectGPUShareGiB
 	n.ledger.grant(gpu1, slice30(pod))
-	got, err := r.Create(pod, containerOf(pod, "main", "ALIYUN_COM_GPU_MEM_IDX=7"))
-	must.Do(t, err)
+	got := must.Get(r.Create(pod, containerOf(pod, "main", "ALIYUN_COM_GPU_MEM_IDX=7")))(t)
 	have := env(got)
 	if have["ALIYUN_COM_GPU_MEM_IDX"] != "1" || have["ALIYUN_COM_GPU_MEM_DEV"] != "80" || have["ALIYUN_COM_GPU_MEM_CONTAINER"] != "20" {
 		t.Errorf("environment %v", have)
@@ -44,8 +43,7 @@ func TestCreateWithSlice(t *testing.T) {
 	n, r, pod := granted(t)
 	c := containerOf(pod, "main", v1alpha1.EnvVisibleDevices+"=all")
 
-	got, err := r.Create(pod, c)
-	must.Do(t, err)
+	got := must.Get(r.Create(pod, c))(t)
 	wantEnv := map[string]string{v1alpha1.EnvSlice: pod.Uid, v1alpha1.EnvVisibleDevices: v1alpha1.EnvVisibleDevicesVoid}
 	if !reflect.DeepEqual(env(got), wantEnv) {
 		t.Errorf("environment %v, want %v", env(got), wantEnv)
@@ -82,8 +80,7 @@ func TestCreateWithSlice(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(own, "libvgpu.so")); err != nil || string(text) != "library" {
 		t.Errorf("library %q, %v", text, err)
 	}
-	limits, err := layout.ReadFile(filepath.Join(own, "limits"))
-	must.Do(t, err)
+	limits := must.Get(layout.ReadFile(filepath.Join(own, "limits")))(t)
 	if want := []layout.DeviceLimit{{UUID: gpu0, Core: 30, MemoryBytes: 20480 << 20}}; !reflect.DeepEqual(limits.Devices, want) {
 		t.Errorf("limits %v, want %v", limits.Devices, want)
 	}
@@ -101,8 +98,7 @@ func TestCreateExclusive(t *testing.T) {
 	n.ledger.grant(gpu0, whole)
 	n.ledger.grant(gpu1, whole)
 	c := containerOf(pod, "main")
-	got, err := r.Create(pod, c)
-	must.Do(t, err)
+	got := must.Get(r.Create(pod, c))(t)
 	if want := []string{"vernier.dev/gpu=" + gpu0, "vernier.dev/gpu=" + gpu1}; !reflect.DeepEqual(cdiNames(got), want) {
 		t.Errorf("CDI devices %v, want %v", cdiNames(got), want)
 	}
@@ -268,8 +264,7 @@ func TestCreateBeforeTheWatch(t *testing.T) {
 		{UUID: gpu1, Core: 100, Mem: size, Slices: []v1alpha1.Slice{slice30(pod)}},
 	}}}
 	c := containerOf(pod, "main")
-	got, err := r.Create(pod, c)
-	must.Do(t, err)
+	got := must.Get(r.Create(pod, c))(t)
 	if want := []string{"vernier.dev/gpu=" + gpu1}; !reflect.DeepEqual(cdiNames(got), want) {
 		t.Errorf("CDI devices %v, want %v", cdiNames(got), want)
 	}
@@ -328,9 +323,7 @@ func TestCreateWithoutAPIServer(t *testing.T) {
 	pod := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(pod))
 	c := containerOf(pod, "main")
-	if _, err := r.Create(pod, c); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.Create(pod, c))(t)
 	must.Do(t, r.StartContainer(pod, c))
 	r.StopContainer(t, pod, c)
 }
@@ -432,9 +425,7 @@ func TestSlicesThatWereMoved(t *testing.T) {
 				"main": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: tt.placed, Core: 30, MemMiB: 20480}}},
 				"next": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: gpu0, Core: 30, MemMiB: 20480}}},
 			}}
-			document, err := placed.Encode()
-			must.Do(t, err)
-			pod.Annotations[v1alpha1.AnnotationPlacement] = document
+			pod.Annotations[v1alpha1.AnnotationPlacement] = must.Get(placed.Encode())(t)
 			if tt.server != "" {
 				n.ledger.grant(tt.server, slice30(pod))
 				n.ledger.server, n.ledger.watched = n.ledger.watched.DeepCopy(), v1alpha1.SliceLedger{}
@@ -442,7 +433,7 @@ func TestSlicesThatWereMoved(t *testing.T) {
 			n.ledger.grant(gpu0, slice30(pod))
 			tt.behind(n)
 			c := containerOf(pod, "main")
-			_, _, err = n.CreateContainer(t.Context(), pod, c)
+			_, _, err := n.CreateContainer(t.Context(), pod, c)
 			if tt.want == "" {
 				refusedFor(t, err, "its ledger is not updated yet", "retrying")
 				return
@@ -460,10 +451,9 @@ func TestSlicesThatWereMoved(t *testing.T) {
 func TestMIG(t *testing.T) {
 	n, r := connected(t)
 	n.gpus.mig = map[string]v1alpha1.MIGState{gpu0: v1alpha1.MIGEnabled}
-	m, err := mig.New(filepath.Join(t.TempDir(), "mig.json"), mig.Node{
+	m := must.Get(mig.New(filepath.Join(t.TempDir(), "mig.json"), mig.Node{
 		Devices: n.gpus, Index: n.ledger.Index, Containers: func() ([]mode.Container, bool) { return n.Table.Containers(), n.Table.Synced() },
-	})
-	must.Do(t, err)
+	}))(t)
 	n.Modes[v1alpha1.ModeMIG] = m
 	place := v1alpha1.MIGPlace{Profile: 14, Start: 2, Size: 2}
 	is := func(uuid string) {
@@ -477,12 +467,11 @@ func TestMIG(t *testing.T) {
 	n.ledger.grant(gpu0, slice)
 	c := containerOf(pod, "main")
 
-	_, err = r.Create(pod, c)
+	_, err := r.Create(pod, c)
 	refusedFor(t, err, "MIG instance", "not ready", "tried again")
 
 	is("MIG-1")
-	got, err := r.Create(pod, c)
-	must.Do(t, err)
+	got := must.Get(r.Create(pod, c))(t)
 	if want := []string{"vernier.dev/gpu=MIG-1"}; !reflect.DeepEqual(cdiNames(got), want) || len(got.GetMounts()) != 0 || env(got)[v1alpha1.EnvVisibleDevices] != "void" {
 		t.Errorf("given %v, mounts %v, environment %v, want %v alone", cdiNames(got), got.GetMounts(), env(got), want)
 	}

@@ -39,9 +39,7 @@ func connect(t testing.TB, r *nritest.Runtime, p *Plugin) *link {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := l.Run(ctx); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, l.Run(ctx))
 	}()
 	l.disconnect = func() {
 		cancel()
@@ -90,11 +88,9 @@ func (o *otherPlugin) CreateContainer(context.Context, *api.PodSandbox, *api.Con
 func connectOther(t testing.TB, r *nritest.Runtime, adjust func(*api.ContainerAdjustment)) {
 	t.Helper()
 	o := &otherPlugin{adjust: adjust, synced: make(chan struct{})}
-	conn, err := net.Dial("unix", r.Socket)
-	must.Do(t, err)
-	s, err := stub.New(o, stub.WithConnection(conn), stub.WithPluginName("other"), stub.WithPluginIdx("90"),
-		stub.WithLogger(logger{logr.Discard()}), stub.WithOnClose(func() {}))
-	must.Do(t, err)
+	conn := must.Get(net.Dial("unix", r.Socket))(t)
+	s := must.Get(stub.New(o, stub.WithConnection(conn), stub.WithPluginName("other"), stub.WithPluginIdx("90"),
+		stub.WithLogger(logger{logr.Discard()}), stub.WithOnClose(func() {})))(t)
 	must.Do(t, s.Start(context.Background()))
 	t.Cleanup(s.Stop)
 	<-o.synced

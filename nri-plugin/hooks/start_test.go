@@ -23,9 +23,7 @@ func created(t *testing.T, n *testNode, r *nritest.Runtime) (*api.PodSandbox, *a
 	pod := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(pod))
 	c := containerOf(pod, "main")
-	if _, err := r.Create(pod, c); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.Create(pod, c))(t)
 	return pod, c
 }
 
@@ -114,14 +112,10 @@ func TestEnd(t *testing.T) {
 			r.StopContainer(t, &api.PodSandbox{Id: c.PodSandboxId}, c)
 		},
 		"sandbox": func(t *testing.T, r *nritest.Runtime, p *api.PodSandbox, _ *api.Container) {
-			if err := r.Adaptation.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: p}); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, r.Adaptation.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: p}))
 		},
 		"sandbox removed": func(t *testing.T, r *nritest.Runtime, p *api.PodSandbox, _ *api.Container) {
-			if err := r.Adaptation.RemovePodSandbox(t.Context(), &api.RemovePodSandboxRequest{Pod: p}); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, r.Adaptation.RemovePodSandbox(t.Context(), &api.RemovePodSandboxRequest{Pod: p}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

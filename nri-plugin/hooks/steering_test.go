@@ -90,9 +90,7 @@ func TestSteeringVariables_WhereTheyStand(t *testing.T) {
 	connect(t, r, n.Plugin)
 	pod := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(pod))
-	if _, err := r.Create(pod, containerOf(pod, "main", v1alpha1.EnvCUDADevices+"=7", "CUDA_MPS_PIPE_DIRECTORY=/x", "LD_AUDIT=x", "LD_PRELOAD=x")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.Create(pod, containerOf(pod, "main", v1alpha1.EnvCUDADevices+"=7", "CUDA_MPS_PIPE_DIRECTORY=/x", "LD_AUDIT=x", "LD_PRELOAD=x")))(t)
 	said := strings.Join(n.events.said, "\n")
 	for _, part := range []string{
 		`container main: of its env in the pod "CUDA_VISIBLE_DEVICES" would lead past its share`,
@@ -109,8 +107,7 @@ func TestSteeringVariables_WhereTheyStand(t *testing.T) {
 
 // What the slice's mode sets itself stays.
 func TestSteeringVariables_WhenTheModeHasThem(t *testing.T) {
-	s, err := steers(&api.Container{Env: []string{"CUDA_MPS_PIPE_DIRECTORY=/hostile", "CUDA_MPS_CLIENT_PRIORITY=1"}}, nil)
-	must.Do(t, err)
+	s := must.Get(steers(&api.Container{Env: []string{"CUDA_MPS_PIPE_DIRECTORY=/hostile", "CUDA_MPS_CLIENT_PRIORITY=1"}}, nil))(t)
 	adjust := &api.ContainerAdjustment{}
 	adjust.AddEnv("CUDA_MPS_PIPE_DIRECTORY", "/ours")
 	s.adjust(adjust)
@@ -124,8 +121,7 @@ func TestSteeringVariables_WhenWithoutASlice(t *testing.T) {
 	n, r := connected(t)
 	plain, beside := podOf("plain", ""), podOf("beside", share30)
 	for _, pod := range []*api.PodSandbox{plain, beside} {
-		got, err := r.Create(pod, containerOf(pod, "sidecar", "CUDA_MPS_PIPE_DIRECTORY=/x", "CUDA_VISIBLE_DEVICES=7", "LD_PRELOAD=x"))
-		must.Do(t, err)
+		got := must.Get(r.Create(pod, containerOf(pod, "sidecar", "CUDA_MPS_PIPE_DIRECTORY=/x", "CUDA_VISIBLE_DEVICES=7", "LD_PRELOAD=x")))(t)
 		if len(got.GetEnv()) != 1 || len(n.events.said) != 0 {
 			t.Errorf("pod %s: environment %v, said %q", pod.Name, env(got), n.events.said)
 		}
@@ -161,9 +157,7 @@ func TestVetoSteeringVariables(t *testing.T) {
 			n.ledger.grant(gpu0, slice30(pod))
 			_, err := r.Create(pod, containerOf(pod, "main", c.env...))
 			if c.says == "" {
-				if err != nil {
-					t.Error(err)
-				}
+				must.Report(t, err)
 				return
 			}
 			refusedFor(t, err, c.says)

@@ -189,9 +189,7 @@ func TestSynchronizeCounts(t *testing.T) {
 			c.slice.Pod, c.slice.Owner, c.slice.Ctr = uid(a), owner(a), "main"
 			n.ledger.grant(gpu0, c.slice)
 			ctr := containerOf(a, "main")
-			if _, err := r.Create(a, ctr); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(r.Create(a, ctr))(t)
 			must.Do(t, r.StartContainer(a, ctr))
 			n.ledger.watched.Status.Slices = n.Table.Slices()
 			r = nritest.Start(t)
@@ -229,9 +227,7 @@ func TestSynchronizeLostBeforeStart(t *testing.T) {
 	n.ledger.grant(gpu0, slice30(pod))
 	connect(t, r, n.Plugin)
 	c := containerOf(pod, "main")
-	if _, err := r.Create(pod, c); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.Create(pod, c))(t)
 	r = nritest.Start(t)
 	c.Env, c.State = append(c.Env, v1alpha1.EnvSlice+"="+pod.Uid), api.ContainerState_CONTAINER_CREATED
 	r.Lists([]*api.PodSandbox{pod}, []*api.Container{c})
@@ -254,9 +250,7 @@ func TestHostileGrace(t *testing.T) {
 		n.ledger.grant(gpu0, slice30(pod))
 		c := containerOf(pod, "main")
 		c.Annotations = map[string]string{"io.kubernetes.pod.terminationGracePeriod": text}
-		if _, err := r.Create(pod, c); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.Create(pod, c))(t)
 		if e, _ := n.Table.Get(c.Id); e.Grace != want {
 			t.Errorf("%q: %s, want %s", text, e.Grace, want)
 		}

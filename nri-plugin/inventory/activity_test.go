@@ -32,9 +32,7 @@ func TestActivity(t *testing.T) {
 	uuid := devices[0].UUID
 	ask := func() device.Activity {
 		t.Helper()
-		a, err := inv.Activity(uuid)
-		must.Do(t, err)
-		return a
+		return must.Get(inv.Activity(uuid))(t)
 	}
 	if a := ask(); a != nil {
 		t.Errorf("known from one sample: %v", a)
@@ -103,13 +101,11 @@ func TestProcesses(t *testing.T) {
 			s := simgpu.New(t, simgpu.Config{Driver: driver, GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}}})
 			inv := open(t, s, Options{})
 			devices := scan(t, inv).Devices
-			use, err := inv.Use(devices[0].UUID)
-			must.Do(t, err)
+			use := must.Get(inv.Use(devices[0].UUID))(t)
 			idle := use.MemoryBytes
 			demo := exec.Command(s.Program("cudademo"), "--alloc", "16", "--hold")
 			demo.Env = s.Env("CUDA_VISIBLE_DEVICES=1")
-			out, err := demo.StdoutPipe()
-			must.Do(t, err)
+			out := must.Get(demo.StdoutPipe())(t)
 			must.Do(t, demo.Start())
 			end := func() {
 				_ = demo.Process.Kill()

@@ -29,9 +29,7 @@ func open(t *testing.T, s *simgpu.Sim, o Options) *Inventory {
 
 func scan(t *testing.T, inv *Inventory) device.Snapshot {
 	t.Helper()
-	s, err := inv.Scan()
-	must.Do(t, err)
-	return s
+	return must.Get(inv.Scan())(t)
 }
 
 // event waits for a critical event.
@@ -159,8 +157,7 @@ func newCgroup(t *testing.T) string {
 		}
 		// Not of a name that begins as those of a cluster of test/cluster: its end, beside
 		// this, takes all of them away.
-		dir, err := os.MkdirTemp(mount, "inventory-test-")
-		must.Do(t, err)
+		dir := must.Get(os.MkdirTemp(mount, "inventory-test-"))(t)
 		t.Cleanup(func() { os.Remove(dir) })
 		return dir
 	}
@@ -362,7 +359,6 @@ func TestMismatch(t *testing.T) {
 
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
-	text, err := os.ReadFile(from)
-	must.Do(t, err)
+	text := must.Get(os.ReadFile(from))(t)
 	must.Do(t, os.WriteFile(to, text, 0o755))
 }

@@ -77,8 +77,7 @@ func TestInstances(t *testing.T) {
 // up further is nobody's to give.
 func TestInstanceHalfMade(t *testing.T) {
 	inv, d := migDevice(t, simgpu.A100)
-	u, err := inv.unit(d.UUID)
-	must.Do(t, err)
+	u := must.Get(inv.unit(d.UUID))(t)
 	_, r := u.handle.CreateGpuInstanceWithPlacement(&nvml.GpuInstanceProfileInfo{Id: 14}, &nvml.GpuInstancePlacement{Start: 2, Size: 2})
 	if r != nvml.SUCCESS {
 		t.Fatal(r)
@@ -143,8 +142,7 @@ func TestInstanceIll(t *testing.T) {
 	first, second := v1alpha1.MIGPlace{Profile: 19, Start: 0, Size: 1}, v1alpha1.MIGPlace{Profile: 19, Start: 1, Size: 1}
 	must.Do(t, inv.CreateInstance(uuid, first))
 	must.Do(t, inv.CreateInstance(uuid, second))
-	u, err := inv.unit(uuid)
-	must.Do(t, err)
+	u := must.Get(inv.unit(uuid))(t)
 	gi, found, err := inv.find(u, second)
 	if err != nil || !found {
 		t.Fatal(found, err)
@@ -182,8 +180,7 @@ func TestInstanceIll(t *testing.T) {
 // pendingMIG is the mode that the device has after its next reset.
 func pendingMIG(t *testing.T, inv *Inventory, uuid string) int {
 	t.Helper()
-	u, err := inv.unit(uuid)
-	must.Do(t, err)
+	u := must.Get(inv.unit(uuid))(t)
 	_, pending, r := u.handle.GetMigMode()
 	if r != nvml.SUCCESS {
 		t.Fatal(r)
@@ -214,13 +211,11 @@ func TestEnableMIG(t *testing.T) {
 	uuid := scan(t, inv).Devices[0].UUID
 	client := exec.Command(sim.Program("cudademo"), "--alloc", "1", "--hold")
 	client.Env = sim.Env()
-	out, err := client.StdoutPipe()
-	must.Do(t, err)
+	out := must.Get(client.StdoutPipe())(t)
 	must.Do(t, client.Start())
 	buffer := make([]byte, 4096)
 	for said := ""; !strings.Contains(said, "hold"); {
-		n, err := out.Read(buffer)
-		must.Do(t, err)
+		n := must.Get(out.Read(buffer))(t)
 		said += string(buffer[:n])
 	}
 	if err := inv.EnableMIG(uuid); err == nil || !strings.Contains(err.Error(), "does not switch it now") {

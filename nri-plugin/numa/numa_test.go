@@ -34,10 +34,9 @@ func sysfs(t *testing.T, files map[string]string) string {
 
 // Two sockets, a node of nothing but memory, and what else is in the folder.
 func TestRead(t *testing.T) {
-	nodes, err := Read(sysfs(t, map[string]string{
+	nodes := must.Get(Read(sysfs(t, map[string]string{
 		"node0/cpulist": "0-3,8-11\n", "node1/cpulist": "4-7\n", "node2/cpulist": "\n", "node10/cpulist": "12\n", "online": "0-2,10\n", "power/control": "auto\n",
-	}))
-	must.Do(t, err)
+	})))(t)
 	want := Nodes{0: cpuset.New(0, 1, 2, 3, 8, 9, 10, 11), 1: cpuset.New(4, 5, 6, 7), 10: cpuset.New(12)}
 	if len(nodes) != len(want) {
 		t.Fatalf("%v, want %v", nodes, want)
@@ -48,8 +47,7 @@ func TestRead(t *testing.T) {
 		}
 	}
 	for set, at := range map[string]int32{"4-5": 1, "12": 10, "0-3,8-11": 0, "3-4": -1, "": -1, "99": -1, "4-5,99": 1} {
-		cpus, err := cpuset.Parse(set)
-		must.Do(t, err)
+		cpus := must.Get(cpuset.Parse(set))(t)
 		if node, one := nodes.Of(cpus); one != (at >= 0) || one && node != at {
 			t.Errorf("CPUs %q are of node %d, %v; want %d", set, node, one, at)
 		}

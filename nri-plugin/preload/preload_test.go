@@ -54,23 +54,17 @@ func newNode(t testing.TB, fstype, options string) *node {
 
 func (n *node) write(path, content string) {
 	n.t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)))
 }
 
 func (n *node) dir(path string) {
 	n.t.Helper()
-	if err := os.MkdirAll(filepath.Join(n.host, path), 0o755); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, os.MkdirAll(filepath.Join(n.host, path), 0o755))
 }
 
 func (n *node) link(target, path string) {
 	n.t.Helper()
-	if err := os.Symlink(target, filepath.Join(n.host, path)); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, os.Symlink(target, filepath.Join(n.host, path)))
 }
 
 const overlay = "rw,lowerdir=/snapshots/6/fs,upperdir=" + layer + ",workdir=/snapshots/7/work"
@@ -210,9 +204,7 @@ func hang(t *testing.T, at string) func() {
 		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) { // it may be gone already
 			t.Error(err)
 		}
-		if err := unix.Close(fd); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, unix.Close(fd))
 	}
 	t.Cleanup(end)
 	return end

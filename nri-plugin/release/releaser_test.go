@@ -24,6 +24,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/test/must"
 )
 
 // pods reads pods from a list, or fails.
@@ -136,9 +137,7 @@ func TestDecideAfterTheSpec(t *testing.T) {
 	decide := func(want bool, when string) {
 		t.Helper()
 		forgotten = nil
-		if _, err := r.decide(t.Context(), "uid-a"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.decide(t.Context(), "uid-a"))(t)
 		if (len(forgotten) == 1) != want {
 			t.Errorf("Invariant 4: %s: forgotten %v, want %t", when, forgotten, want)
 		}
@@ -188,9 +187,7 @@ func newWorld(t *testing.T, grace time.Duration) *world {
 func (w *world) at(t *testing.T, after time.Duration) bool {
 	t.Helper()
 	w.now = w.now.Add(after)
-	if _, err := w.decide(t.Context(), "uid-a"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(w.decide(t.Context(), "uid-a"))(t)
 	return len(w.killed) > 0
 }
 

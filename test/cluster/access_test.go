@@ -100,10 +100,8 @@ func testWebhookBehindService(t *testing.T, c *cluster.Cluster) {
 // testServiceAccountKubeconfig: a part has its own identity, and no more rights
 // than RBAC gives it.
 func testServiceAccountKubeconfig(t *testing.T, c *cluster.Cluster) {
-	if _, err := c.Client.CoreV1().ServiceAccounts("default").Create(t.Context(),
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "part"}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Client.CoreV1().ServiceAccounts("default").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "part"}}, metav1.CreateOptions{}))(t)
 	file := must.Get(c.ServiceAccountKubeconfig(t.Context(), "default", "part"))(t)
 	ofNode := must.Get(c.NodeServiceAccountKubeconfig(t.Context(), "default", "part", c.Nodes[0].Name))(t)
 	kubectl := c.Kubectl(t.Context()).Path

@@ -168,9 +168,7 @@ func TestCancelTakesDown(t *testing.T) {
 				}
 			})})
 			if when == "ever" {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				cancel()
 				await(t, "the end of the cluster without a call of Down", func() (bool, error) {
 					left := clusterProcesses(t)

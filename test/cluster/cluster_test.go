@@ -88,8 +88,7 @@ func startPod(t *testing.T, c *cluster.Cluster, name, node string, edit ...func(
 
 func getPod(t *testing.T, c *cluster.Cluster, name string) *corev1.Pod {
 	t.Helper()
-	pod := must.Get(c.Client.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{}))(t)
-	return pod
+	return must.Get(c.Client.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{}))(t)
 }
 
 func ready(p *corev1.Pod) bool {
@@ -120,10 +119,7 @@ func TestPodsRunAndTalk(t *testing.T) {
 		},
 		{Name: "n2"},
 	}})
-	node, err := c.Client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := must.Get(c.Client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{}))(t)
 	if got := node.Labels["vernier.dev/kind"]; got != "first" {
 		t.Errorf("label of n1: %q", got)
 	}
@@ -157,7 +153,7 @@ func TestPodsRunAndTalk(t *testing.T) {
 	if with != without {
 		t.Errorf("files that a pod may open: %s with mounts, %s without", with, without)
 	}
-	_, err = c.Exec(t.Context(), "default", "two", "", "cat", "/nowhere")
+	_, err := c.Exec(t.Context(), "default", "two", "", "cat", "/nowhere")
 	if err == nil || !strings.Contains(err.Error(), "can't open '/nowhere'") {
 		t.Errorf("a failed command's error does not say why: %v", err)
 	}

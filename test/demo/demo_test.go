@@ -31,9 +31,7 @@ func TestDemo(t *testing.T) {
 	if sys != nil {
 		t.Cleanup(func() { must.Report(t, sys.Down()) })
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	must.Do(t, sys.Namespaces(t.Context(), map[string]bool{namespace: true}))
 	must.Do(t, story(t.Context(), sys))
 	t.Run("Commands", func(t *testing.T) { checkCommands(t, sys) })

@@ -17,12 +17,9 @@ import (
 // Each attack on the page names a test that exists, and each TestHostile… is named there.
 func TestAttacksHaveTests(t *testing.T) {
 	root := must.Get(manifests.Root())(t)
-	page, err := os.ReadFile(filepath.Join(root, "docs/security.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile(filepath.Join(root, "docs/security.md")))(t)
 	var tests []string
-	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
@@ -31,10 +28,7 @@ func TestAttacksHaveTests(t *testing.T) {
 			tests = append(tests, string(m[1]))
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	named := func(name, test string) bool {
 		prefix, open := strings.CutSuffix(name, "…")
 		return test == name || open && strings.HasPrefix(test, prefix)

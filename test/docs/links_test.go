@@ -22,10 +22,7 @@ var (
 
 // Links within the repository lead to a file that is there, and to a heading of it.
 func TestLinks(t *testing.T) {
-	root, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(manifests.Root())(t)
 	texts := map[string]string{}
 	must.Do(t, pages(root, func(page, text string) { texts[page] = fenced.ReplaceAllString(text, "") }))
 	found := 0

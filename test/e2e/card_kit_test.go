@@ -99,18 +99,13 @@ func kitImage(t *testing.T) (name, path string, folders []string) {
 	if err == nil {
 		err = errors.Join(m.AddCLibrary(), m.AddProgram(filepath.Join(kit(t), "kit-program"), filepath.Join(kit(t), "kit-program")))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = filepath.WalkDir(kit(t), func(file string, e fs.DirEntry, err error) error {
+	must.Do(t, err)
+	must.Do(t, filepath.WalkDir(kit(t), func(file string, e fs.DirEntry, err error) error {
 		if ext := filepath.Ext(file); err == nil && (ext == ".ptx" || ext == ".py") {
 			err = m.AddFile(file, file)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	// Without PyTorch the kit skips its rows; without a Python that pods can have, they fail alone.
 	python, err := findPython(t.Context())
 	if err == nil {

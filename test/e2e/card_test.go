@@ -192,9 +192,7 @@ func TestCardCDI(t *testing.T) {
 	if err == nil {
 		err = gpu.CheckSpec(spec, len(ledger(t, small).Status.Devices))
 	}
-	if err != nil {
-		t.Error(err)
-	}
+	must.Report(t, err)
 }
 
 // The kit's rows, with pods for shares. Beside each other they get their quotas within two

@@ -67,9 +67,7 @@ func withStatic(t *testing.T, n *system.Node) {
 		}
 	})
 	reserved, _ := cpusOf(0)
-	if err := restart(t.Context(), fmt.Appendf(before[:len(before):len(before)], "cpuManagerPolicy: static\ncpuManagerReconcilePeriod: 1s\nreservedSystemCPUs: %q\n", reserved)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, restart(t.Context(), fmt.Appendf(before[:len(before):len(before)], "cpuManagerPolicy: static\ncpuManagerReconcilePeriod: 1s\nreservedSystemCPUs: %q\n", reserved)))
 }
 
 // awaitAligned waits until the ledger says so of the pod's slice.

@@ -23,14 +23,12 @@ func TestDrainKeepsBudgets(t *testing.T) {
 	running := awaitReady(t, create(t, p))
 	check := unmoved(t, running)
 	budgets := sys.Kube.PolicyV1().PodDisruptionBudgets(namespace)
-	if _, err := budgets.Create(t.Context(), &policyv1.PodDisruptionBudget{
+	must.Get(budgets.Create(t.Context(), &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: "budgeted"},
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MinAvailable: ptr(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: p.Labels},
 		},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	}, metav1.CreateOptions{}))(t)
 	await(t, "the disruption controller to have counted", func() (bool, string) {
 		b, err := budgets.Get(t.Context(), "budgeted", metav1.GetOptions{})
 		return err == nil && b.Status.CurrentHealthy == 1 && b.Status.DisruptionsAllowed == 0, ""

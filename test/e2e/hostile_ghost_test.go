@@ -36,9 +36,7 @@ func TestHostileGhostIsEnded(t *testing.T) {
 		t.Errorf("a grace of years: %v", err)
 	}
 	// What an administrator may still do.
-	if err := pods.EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: made.ObjectMeta, DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(3600))}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, pods.EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: made.ObjectMeta, DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(3600))}}))
 	awaitEvent(t, made, "Killing")
 	must.Do(t, pods.Delete(t.Context(), made.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(0))}))
 	if _, err := pods.Get(t.Context(), made.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {

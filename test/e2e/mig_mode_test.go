@@ -60,9 +60,7 @@ func switchOff(t *testing.T, node string) {
 	t.Helper()
 	t.Setenv("SIMGPU_STATE", sys.Node(node).GPU.State)
 	_, lib, err := inventory.Open(inventory.Options{Library: sys.Node(node).GPU.NVML()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer lib.Shutdown()
 	for _, uuid := range inMIGMode(t, node) {
 		d, r := lib.DeviceGetHandleByUUID(uuid)

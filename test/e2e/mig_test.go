@@ -46,9 +46,7 @@ const smallestMiB = "9728"
 func driver(t *testing.T) *inventory.Inventory {
 	t.Helper()
 	inv, lib, err := inventory.Open(inventory.Options{Library: sys.Node(cut).GPU.NVML()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { lib.Shutdown() })
 	must.Get(inv.Scan())(t)
 	return inv

@@ -45,9 +45,7 @@ func daemons(t *testing.T, node string) []string {
 		if os.IsNotExist(err) {
 			continue // it has just ended
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		pids = append(pids, strings.TrimSpace(string(text)))
 	}
 	return pids

@@ -56,9 +56,7 @@ func newCrowd(t *testing.T, pod func() time.Duration) *crowd {
 			_, err = f.WriteString(text)
 			f.Close()
 		}
-		if err != nil {
-			t.Error(err)
-		}
+		must.Report(t, err)
 	}
 	write(begun)
 	namespace := fmt.Sprintf("--mount=/proc/%d/ns/mnt", sys.Node(cut).Holder.PID)

@@ -168,9 +168,7 @@ func TestPageInABrowser(t *testing.T) {
 	f := must.Get(os.Open(shot))(t)
 	defer f.Close()
 	drawn, _, err := image.Decode(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	// The pod's part of the memory bar is 60 percent of its width in one colour.
 	if widest := widestRun(drawn); widest < 200 {
 		t.Errorf("the widest part of a bar is %d pixels", widest)
@@ -180,9 +178,7 @@ func TestPageInABrowser(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(filepath.Join(keep, "page.png"), text, 0o644)
 		}
-		if err != nil {
-			t.Error(err)
-		}
+		must.Report(t, err)
 	}
 }
 

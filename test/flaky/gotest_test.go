@@ -62,9 +62,7 @@ func newModule(t *testing.T, source string) *module {
 
 func (m *module) write(name, content string) {
 	m.t.Helper()
-	if err := os.WriteFile(filepath.Join(m.dir, name), []byte(content), 0o600); err != nil {
-		m.t.Fatal(err)
-	}
+	must.Do(m.t, os.WriteFile(filepath.Join(m.dir, name), []byte(content), 0o600))
 }
 
 func (m *module) read(name string) string {
@@ -75,10 +73,7 @@ func (m *module) read(name string) string {
 // test runs gotest on the module and returns what it printed, and its status.
 func (m *module) test(before string, flags ...string) (string, int) {
 	m.t.Helper()
-	gotest, err := filepath.Abs("gotest")
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	gotest := must.Get(filepath.Abs("gotest"))(m.t)
 	cmd := exec.Command(gotest, append([]string{"./...", "-count=1", "-vet=off"}, flags...)...)
 	cmd.Dir = m.dir
 	cmd.Env = append(os.Environ(), "VERNIER_BIN="+m.dir, "FLAKY_BEFORE="+before)

@@ -173,12 +173,9 @@ func TestMPSClientsHangTheDaemon(t *testing.T) {
 		if said := real.run(t, question); said != answer {
 			t.Errorf("after they have gone it answers %q, want %q", said, answer)
 		}
-		fd, err := unix.Open(filepath.Join(real.pipe, "log"), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fd := must.Get(unix.Open(filepath.Join(real.pipe, "log"), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))(t)
 		for {
-			if _, err = unix.Write(fd, bytes.Repeat([]byte("x"), 4096)); err != nil {
+			if _, err := unix.Write(fd, bytes.Repeat([]byte("x"), 4096)); err != nil {
 				break
 			}
 		}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 const source = `// Package p is read.
@@ -38,14 +40,9 @@ func F(pod string) error {
 func TestExtract(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"p.go": source, "p_test.go": "not Go", "zz_generated.go": "nor this"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	lines, err := read(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lines := must.Get(read(dir))(t)
 	var got []string
 	for _, l := range lines {
 		if l.text != "" {
@@ -61,9 +58,7 @@ func TestExtract(t *testing.T) {
 	}
 
 	vale := filepath.Join(dir, "vale")
-	if err := os.WriteFile(vale, []byte("#!/bin/sh\ncat >/dev/null; echo stdin.md:3:8:A.Rule:why; exit 1\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(vale, []byte("#!/bin/sh\ncat >/dev/null; echo stdin.md:3:8:A.Rule:why; exit 1\n"), 0o700))
 	t.Setenv("VALE", vale)
 	findings, err := check(lines)
 	if want := []string{dir + "/p.go:6: A.Rule:why"}; err != nil || !slices.Equal(findings, want) {

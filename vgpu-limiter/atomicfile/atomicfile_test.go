@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // Who has the old file keeps it, and a failed write leaves it in place and
@@ -17,17 +19,10 @@ import (
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
-	if err := Write(path, strings.NewReader("old"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	held, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Write(path, strings.NewReader("old"), 0o644))
+	held := must.Get(os.Open(path))(t)
 	defer held.Close()
-	if err := Write(path, strings.NewReader("new"), 0o444); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Write(path, strings.NewReader("new"), 0o444))
 	if text, err := io.ReadAll(held); err != nil || string(text) != "old" {
 		t.Errorf("the old file reads %q, %v", text, err)
 	}

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -81,9 +82,7 @@ func (p place) allowed(b *testing.B, core uint32, bursts bool) {
 	if err == nil {
 		err = layout.CreatePace(p.path("pace"), 1)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, err)
 }
 
 func (p place) command(limited bool, program string, args ...string) *exec.Cmd {
@@ -137,11 +136,7 @@ func BenchmarkCall(b *testing.B) {
 			p := newPlace(b, bench.core)
 			compare(b, func(limited bool) float64 {
 				out := p.run(b, limited, filepath.Join(p.bin, "cost"), bench.call, strconv.Itoa(bench.live))
-				ns, err := strconv.ParseFloat(out, 64)
-				if err != nil {
-					b.Fatal(err)
-				}
-				return ns
+				return must.Get(strconv.ParseFloat(out, 64))(b)
 			})
 		})
 	}
@@ -168,32 +163,20 @@ func (p place) crowd(b *testing.B, limited bool, call string, processes, threads
 	}
 	for i := range commands {
 		c := p.command(limited, filepath.Join(p.bin, "cost"), call, "0", strconv.Itoa(threads))
-		in, err := c.StdinPipe()
-		if err != nil {
-			b.Fatal(err)
-		}
-		out, err := c.StdoutPipe()
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			b.Fatal(err)
-		}
+		in := must.Get(c.StdinPipe())(b)
+		out := must.Get(c.StdoutPipe())(b)
+		must.Do(b, c.Start())
 		commands[i], inputs[i], outputs[i] = c, in, bufio.NewScanner(out)
 	}
 	await("ready")
 	start := time.Now()
 	for _, in := range inputs {
-		if _, err := io.WriteString(in, "\n"); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(io.WriteString(in, "\n"))(b)
 	}
 	await("done")
 	took := time.Since(start)
 	for _, c := range commands {
-		if err := c.Wait(); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, c.Wait())
 	}
 	cores := min(runtime.NumCPU(), processes*threads)
 	return float64(took.Nanoseconds()) * float64(cores) / float64(crowdCalls*processes*threads)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
@@ -46,10 +47,7 @@ func giveBack(b *testing.B, microseconds int, bursts bool) []float64 {
 	defer stop()
 	go loop.Run(ctx)
 	for _, p := range []place{first, second} {
-		c, err := loop.Attach(p.path("limits"), p.path("counters"), p.path("pace"))
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := must.Get(loop.Attach(p.path("limits"), p.path("counters"), p.path("pace")))(b)
 		defer c.Detach()
 	}
 	l := first.load(b, 6, strconv.Itoa(microseconds))
@@ -58,10 +56,7 @@ func giveBack(b *testing.B, microseconds int, bursts bool) []float64 {
 	l.longest(b)
 	var late []float64
 	for _, line := range strings.Fields(out) {
-		had, err := strconv.ParseFloat(line, 64)
-		if err != nil {
-			b.Fatal(err)
-		}
+		had := must.Get(strconv.ParseFloat(line, 64))(b)
 		late = append(late, 100-had/1e3*100/quota)
 	}
 	slices.Sort(late)

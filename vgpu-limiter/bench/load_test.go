@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // load is a running program/load.c.
@@ -25,17 +27,9 @@ type load struct {
 func (p place) load(b *testing.B, seconds float64, arguments string) *load {
 	b.Helper()
 	l := &load{cmd: p.command(true, filepath.Join(p.bin, "load"), append([]string{strconv.FormatFloat(seconds, 'f', -1, 64)}, strings.Fields(arguments)...)...)}
-	in, err := l.cmd.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	out, err := l.cmd.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := l.cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	in := must.Get(l.cmd.StdinPipe())(b)
+	out := must.Get(l.cmd.StdoutPipe())(b)
+	must.Do(b, l.cmd.Start())
 	l.in, l.out = in, bufio.NewReader(out)
 	if line, err := l.out.ReadString('\n'); err != nil || line != "ready\n" {
 		b.Fatalf("load %s: %q, %v", arguments, line, err)
@@ -45,20 +39,14 @@ func (p place) load(b *testing.B, seconds float64, arguments string) *load {
 
 func (l *load) begin(b *testing.B) {
 	b.Helper()
-	if _, err := l.in.Write([]byte{'\n'}); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(l.in.Write([]byte{'\n'}))(b)
 }
 
 // longest waits for its end and returns how long the longest launch took, in ms.
 func (l *load) longest(b *testing.B) float64 {
 	b.Helper()
 	var launches, ns float64
-	if _, err := fmt.Fscan(l.out, &launches, &ns); err != nil {
-		b.Fatal(err)
-	}
-	if err := l.cmd.Wait(); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(fmt.Fscan(l.out, &launches, &ns))(b)
+	must.Do(b, l.cmd.Wait())
 	return ns / 1e6
 }

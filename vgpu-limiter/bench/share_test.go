@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
@@ -34,11 +35,7 @@ func (p place) done(b *testing.B) (now float64, byPID map[int]float64) {
 	b.Helper()
 	out := p.run(b, false, filepath.Join(p.sim, "simgpuctl"), "status")
 	number := func(text string) float64 {
-		n, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			b.Fatal(err)
-		}
-		return n
+		return must.Get(strconv.ParseFloat(text, 64))(b)
 	}
 	now = number(regexp.MustCompile(`now_ns=(\d+)`).FindStringSubmatch(out)[1])
 	byPID = map[int]float64{}
@@ -51,10 +48,7 @@ func (p place) done(b *testing.B) (now float64, byPID map[int]float64) {
 // period is the refill period that the container was told last, in ms.
 func (p place) period(b *testing.B) float64 {
 	b.Helper()
-	file, err := os.ReadFile(p.path("pace"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	file := must.Get(os.ReadFile(p.path("pace")))(b)
 	return float64(binary.LittleEndian.Uint64(file[64:])>>28&0xfffff) / 1e3
 }
 
@@ -127,10 +121,7 @@ func share(b *testing.B, gpu string, tenants []tenant) {
 			if i > 0 {
 				p = first.neighbour(b, t.quota)
 			}
-			c, err := loop.Attach(p.path("limits"), p.path("counters"), p.path("pace"))
-			if err != nil {
-				b.Fatal(err)
-			}
+			c := must.Get(loop.Attach(p.path("limits"), p.path("counters"), p.path("pace")))(b)
 			defer c.Detach()
 			for range t.processes {
 				l := p.load(b, windows+1.3, t.load)

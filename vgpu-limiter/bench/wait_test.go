@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
@@ -29,10 +30,7 @@ func BenchmarkWaiting(b *testing.B) {
 				places = append(places, first.neighbour(b, uint32(90/n)))
 			}
 			for _, p := range places {
-				c, err := loop.Attach(p.path("limits"), p.path("counters"), p.path("pace"))
-				if err != nil {
-					b.Fatal(err)
-				}
+				c := must.Get(loop.Attach(p.path("limits"), p.path("counters"), p.path("pace")))(b)
 				defer c.Detach()
 			}
 			var used time.Duration

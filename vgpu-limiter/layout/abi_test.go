@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"vernier.dev/vernier/test/must"
 )
 
 var (
@@ -119,17 +121,12 @@ func TestMatchesC(t *testing.T) {
 	}
 	source.WriteString("return 0; }\n")
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "abi.c"), []byte(source.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(dir, "abi.c"), []byte(source.String()), 0o600))
 	build := exec.Command("gcc", "-std=c11", "-I../include", "-o", filepath.Join(dir, "abi"), filepath.Join(dir, "abi.c"))
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	out, err := exec.Command(filepath.Join(dir, "abi")).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(exec.Command(filepath.Join(dir, "abi")).Output())(t)
 	lines := strings.Fields(string(out))
 	if len(lines) != len(table) {
 		t.Fatalf("%d values, want %d", len(lines), len(table))

@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func TestNewCounters(t *testing.T) {
@@ -21,9 +23,7 @@ func TestNewCounters(t *testing.T) {
 		}
 	}
 	for _, n := range []int{MaxDevices, 2} {
-		if err := CreateCounters(path, n); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, CreateCounters(path, n))
 		u, err := ReadUsage(path)
 		if err != nil || !reflect.DeepEqual(u, Usage{Devices: make([]DeviceUsage, n)}) {
 			t.Errorf("new counters read as %+v, %v", u, err)
@@ -39,19 +39,12 @@ func TestNewCounters(t *testing.T) {
 // called that, and not damaged.
 func TestUsageOfAnotherRelease(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "counters")
-	if err := CreateCounters(path, 1); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, CreateCounters(path, 1))
+	b := must.Get(os.ReadFile(path))(t)
 	binary.LittleEndian.PutUint32(b[countersVersionOff:], countersVersion-1)
 	binary.LittleEndian.PutUint32(b[countersSizeOff:], countersSize/2)
 	for _, size := range []int{countersSize / 2, countersSize} {
-		if err := os.WriteFile(path, b[:size], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, b[:size], 0o600))
 		if _, err := ReadUsage(path); err == nil || errors.Is(err, errDamaged) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
@@ -66,13 +59,8 @@ func TestUsageOfAnotherRelease(t *testing.T) {
 // decoder, not counted by ReadUsage. Live owners are tested with the library.
 func TestUsage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "counters")
-	if err := CreateCounters(path, 2); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, CreateCounters(path, 2))
+	b := must.Get(os.ReadFile(path))(t)
 	le := binary.LittleEndian
 	le.PutUint32(b[countersUsedOff:], 4)
 	slot := b[slotsOff+3*slotSize:]
@@ -102,9 +90,7 @@ func TestUsage(t *testing.T) {
 	if got, err := decodeUsage(b); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("decoded %+v, %v; want %+v", got, err, want)
 	}
-	if err := os.WriteFile(path, b, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, b, 0o666))
 	want.Processes = nil
 	if got, err := ReadUsage(path); err != nil || len(got.Processes) != 0 || !reflect.DeepEqual(got.Devices, want.Devices) {
 		t.Errorf("read %+v, %v; want %+v", got, err, want)
@@ -113,17 +99,10 @@ func TestUsage(t *testing.T) {
 
 func TestUsageRefusesDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "counters")
-	if err := CreateCounters(path, 1); err != nil {
-		t.Fatal(err)
-	}
-	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, CreateCounters(path, 1))
+	good := must.Get(os.ReadFile(path))(t)
 	read := func(b []byte) error {
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, b, 0o600))
 		_, err := ReadUsage(path)
 		return err
 	}

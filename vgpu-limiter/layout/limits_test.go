@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 const (
@@ -79,10 +81,7 @@ func TestEncodeRefuses(t *testing.T) {
 
 // TestDecodeRefusesDamage flips every bit of a file, and cuts it everywhere.
 func TestDecodeRefusesDamage(t *testing.T) {
-	good, err := twoDevices().Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := must.Get(twoDevices().Encode())(t)
 	for i := range good {
 		for bit := range 8 {
 			b := append([]byte(nil), good...)
@@ -103,10 +102,7 @@ func TestDecodeRefusesDamage(t *testing.T) {
 // FuzzDecodeLimits seals arbitrary content with a right checksum, so that the
 // rules behind it are reached: whatever is accepted must encode to itself.
 func FuzzDecodeLimits(f *testing.F) {
-	good, err := twoDevices().Encode()
-	if err != nil {
-		f.Fatal(err)
-	}
+	good := must.Get(twoDevices().Encode())(f)
 	f.Add(good)
 	f.Add([]byte{})
 	f.Add(good[:limitsSize-1])

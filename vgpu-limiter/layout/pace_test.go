@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func TestPaceFile(t *testing.T) {
@@ -17,25 +19,18 @@ func TestPaceFile(t *testing.T) {
 			t.Errorf("created a pace file for %d devices", n)
 		}
 	}
-	if err := CreatePace(path, 2); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, CreatePace(path, 2))
 	if _, err := OpenPace(path, 1); err == nil {
 		t.Error("opened a file for 2 devices as one for 1")
 	}
-	p, err := OpenPace(path, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(OpenPace(path, 2))(t)
 	p.Set(1, turnExample, time.Hour)
 	p.SetPlain(0, 7)
 	if !p.SetPlain(1, 13) || !p.SetPlain(0, 0) {
 		t.Error("a file of this release has no plain quotas")
 	}
 	p.Damage()
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Close())
 	b, err := os.ReadFile(path)
 	le := binary.LittleEndian
 	first, second := b[paceDevicesOff:], b[paceDevicesOff+paceDeviceSize:]
@@ -58,32 +53,23 @@ func TestPaceFile_OfTheReleaseBefore(t *testing.T) {
 	le.PutUint32(b[paceVersionOff:], 3)
 	le.PutUint32(b[paceSizeOff:], pace3Size)
 	le.PutUint32(b[paceCountOff:], 2)
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p, err := OpenPace(path, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, b, 0o600))
+	p := must.Get(OpenPace(path, 2))(t)
 	p.Set(1, turnExample, time.Hour)
 	p.Return(1, time.Second)
 	p.Damage()
 	if p.SetPlain(1, 13) {
 		t.Error("it is said to have plain quotas")
 	}
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
-	b, err = os.ReadFile(path)
+	must.Do(t, p.Close())
+	b, err := os.ReadFile(path)
 	second := b[paceDevicesOff+pace3DeviceSize:]
 	if err != nil || le.Uint64(second) != turnExample.word() || le.Uint64(second[paceValidOff:]) != uint64(time.Hour) || le.Uint64(b[pacePlainsOff:]) != 0 || le.Uint64(b[paceDamagedOff:]) != 0 ||
 		le.Uint64(second[paceReturnOff:]) != uint64(time.Second) || le.Uint64(b[paceDevicesOff+2*pace3DeviceSize:]) != 0 {
 		t.Errorf("%v: the file reads %x", err, b)
 	}
 	le.PutUint32(b[paceVersionOff:], paceVersion)
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, b, 0o600))
 	if _, err := OpenPace(path, 2); err == nil {
 		t.Error("opened a file whose size isn't its version's")
 	}
@@ -91,26 +77,17 @@ func TestPaceFile_OfTheReleaseBefore(t *testing.T) {
 
 func TestReadActivity(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "counters")
-	if err := CreateCounters(path, 2); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, CreateCounters(path, 2))
+	f := must.Get(os.OpenFile(path, os.O_RDWR, 0))(t)
 	defer func() { _ = f.Close() }()
 	for offset, value := range map[int64]uint64{devPaidOff: 1, devBusyOff: 2, devThrottledOff: 3, devLastLaunchOff: 4, devLongestOff: 5, devWorkingOff: 6, devUsualOff: 7, devRefusalsOff: 8, devPeakOff: 9, devLaunchesOff: 10} {
-		if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), countersDevicesOff+countersDeviceSize+offset); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), countersDevicesOff+countersDeviceSize+offset))(t)
 	}
 	var got [2]Activity
 	if err := ReadActivity(f, got[:]); err != nil || got != [2]Activity{{}, {PaidUntil: 1, Busy: 2, Throttled: 3, LastLaunch: 4, Longest: 5, WorkingUntil: 6, Usual: 7, Grown: Grown{8, 9, 3, 10}}} {
 		t.Errorf("read %+v, %v", got, err)
 	}
-	if err := f.Truncate(100); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Truncate(100))
 	if err := ReadActivity(f, got[:]); err == nil {
 		t.Error("read a file that was cut short")
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -40,9 +41,7 @@ func attach(t *testing.T, l *Loop, devices ...layout.DeviceLimit) files {
 	if err == nil {
 		f.Container, err = l.Attach(f.path("limits"), f.path("counters"), f.path("pace"))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(f.Detach)
 	return f
 }
@@ -58,9 +57,7 @@ func (f files) launch(device int, at time.Duration) {
 		_, err = file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(at)), int64(64+128*device+96))
 		_ = file.Close()
 	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.Do(f.t, err)
 }
 
 // charge writes into the calendar of device 0 what the library does.
@@ -72,28 +69,20 @@ func (f files) charge(number uint64, ns time.Duration) {
 		_, err = file.WriteAt(binary.LittleEndian.AppendUint32(nil, cell), 626688+int64(number%layout.CalendarCells)*4)
 		_ = file.Close()
 	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.Do(f.t, err)
 }
 
 // returned is what the pace file says of device 0.
 func (f files) returned() time.Duration {
 	f.t.Helper()
-	b, err := os.ReadFile(f.path("pace"))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(f.path("pace")))(f.t)
 	return time.Duration(binary.LittleEndian.Uint64(b[64+16:]))
 }
 
 // turn reads from the pace file what the library would.
 func (f files) turn(device int) (core, neighbours uint64, period, until time.Duration) {
 	f.t.Helper()
-	b, err := os.ReadFile(f.path("pace"))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(f.path("pace")))(f.t)
 	words := b[64+64*device:] // as layout.Turn's word and Pace.Set have it
 	word := binary.LittleEndian.Uint64(words)
 	return word & 0x7f, word >> 7 & 1, time.Duration(word>>28&0xfffff) * time.Microsecond, time.Duration(binary.LittleEndian.Uint64(words[8:]))
@@ -146,9 +135,7 @@ func TestLoopSurvivesTenants(t *testing.T) {
 	b := attach(t, l, layout.DeviceLimit{UUID: gpuA, Core: 60}, layout.DeviceLimit{UUID: gpuB})
 	a.launch(0, now)
 	b.launch(0, now)
-	if err := os.Truncate(b.path("counters"), 100); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(b.path("counters"), 100))
 	l.step()
 	if core, neighbours, _, _ := a.turn(0); core != 30 || neighbours != 0 {
 		t.Errorf("core %d, neighbours %d, want 30 and none", core, neighbours)
@@ -160,17 +147,10 @@ func TestLoopSurvivesTenants(t *testing.T) {
 func TestAttachRefuses(t *testing.T) {
 	l := New()
 	a := attach(t, l, layout.DeviceLimit{UUID: gpuA, Core: 30})
-	if err := layout.CreatePace(a.path("two"), 2); err != nil {
-		t.Fatal(err)
-	}
-	earlier, err := os.ReadFile(a.path("counters"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, layout.CreatePace(a.path("two"), 2))
+	earlier := must.Get(os.ReadFile(a.path("counters")))(t)
 	binary.LittleEndian.PutUint32(earlier[8:], binary.LittleEndian.Uint32(earlier[8:])-1)
-	if err := os.WriteFile(a.path("earlier"), earlier, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(a.path("earlier"), earlier, 0o600))
 	for _, paths := range [][3]string{{"none", "counters", "pace"}, {"limits", "none", "pace"}, {"limits", "earlier", "pace"}, {"limits", "counters", "none"}, {"limits", "counters", "limits"}, {"limits", "counters", "two"}} {
 		if _, err := l.Attach(a.path(paths[0]), a.path(paths[1]), a.path(paths[2])); err == nil {
 			t.Errorf("attached %v", paths)
@@ -217,17 +197,12 @@ func TestHostileCountersGoBack(t *testing.T) {
 				_, err = file.WriteAt(binary.LittleEndian.AppendUint64(nil, n), 64+128*int64(device)+word)
 				_ = file.Close()
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 		}
 		damaged := func(f files) bool {
 			t.Helper()
-			b, err := os.ReadFile(f.path("pace"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = layout.OpenCounters(f.path("counters"))
+			b := must.Get(os.ReadFile(f.path("pace")))(t)
+			_, err := layout.OpenCounters(f.path("counters"))
 			if is := binary.LittleEndian.Uint64(b[32:]) != 0; is == (err == nil) {
 				t.Errorf("word %d: the pace says damaged %v, the counters %v", word, is, err)
 			}

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // hook is one row of hooks.def.
@@ -19,10 +21,7 @@ type hook struct{ library, symbol, why string }
 
 func hooks(t *testing.T) []hook {
 	t.Helper()
-	b, err := os.ReadFile("../src/runtime/hooks.def")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile("../src/runtime/hooks.def"))(t)
 	var rows []hook
 	for _, m := range regexp.MustCompile(`(?m)^HOOK\((\w+), (\w+), .*"(.*)"\)$`).FindAllStringSubmatch(string(b), -1) {
 		rows = append(rows, hook{m[1], m[2], m[3]})
@@ -56,10 +55,7 @@ func TestHeaders(t *testing.T) {
 // lookups, nothing else.
 func TestLibrary(t *testing.T) {
 	t.Parallel()
-	b, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(build())(t)
 	library := filepath.Join(b.dir, "libvgpu.so")
 	dynamic := run(t, "readelf", "-dW", library)
 	needed := regexp.MustCompile(`\(NEEDED\).*\[(.*)\]`).FindAllStringSubmatch(dynamic, -1)
@@ -102,10 +98,7 @@ func TestLibrary(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("exports %v\nwant %v", got, want)
 	}
-	content, err := os.ReadFile(library)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(library))(t)
 	for _, path := range []string{"/usr/local/vernier/limits\x00", "/usr/local/vernier/counters\x00"} {
 		if !bytes.Contains(content, []byte(path)) {
 			t.Errorf("does not name %q", path)
@@ -119,10 +112,7 @@ func TestLibrary(t *testing.T) {
 // TestReadme: the table in README.md is hooks.def.
 func TestReadme(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must.Get(os.ReadFile("../README.md"))(t)
 	var rows []hook
 	for _, m := range regexp.MustCompile("(?m)^\\| (CUDA|NVML) \\| `(\\w+)` \\| (.*) \\|$").FindAllStringSubmatch(string(readme), -1) {
 		rows = append(rows, hook{m[1], m[2], m[3]})

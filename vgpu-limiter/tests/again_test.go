@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -116,16 +117,10 @@ func TestUnits(t *testing.T) {
 			for _, unit := range units {
 				files := t.TempDir()
 				counters, limits, pace := filepath.Join(files, "counters"), filepath.Join(files, "limits"), filepath.Join(files, "pace")
-				if err := layout.CreateCounters(counters, 1); err != nil {
-					t.Fatal(err)
-				}
-				if err := layout.CreatePace(pace, 1); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, layout.CreateCounters(counters, 1))
+				must.Do(t, layout.CreatePace(pace, 1))
 				device := layout.DeviceLimit{UUID: "GPU-00112233-4455-6677-8899-aabbccddeeff", Core: 30, MemoryBytes: 5}
-				if err := layout.WriteFile(limits, layout.Limits{Container: "a/b", Devices: []layout.DeviceLimit{device}}); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, layout.WriteFile(limits, layout.Limits{Container: "a/b", Devices: []layout.DeviceLimit{device}}))
 				cmd := exec.Command(buildUnit(t, sanitizers, unit), counters, limits, pace)
 				cmd.Env = append(os.Environ(), "UBSAN_OPTIONS=halt_on_error=1")
 				fixAddresses(cmd)
@@ -148,15 +143,9 @@ func buildUnit(t *testing.T, sanitizers, unit string) string {
 // run: some tests copy that folder meanwhile.
 func makeSanitized(t *testing.T, sanitizers, prefix, name string) string {
 	t.Helper()
-	b, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(build())(t)
 	dir := filepath.Join(b.dir+"-sanitized", prefix+strings.ReplaceAll(sanitizers, ",", "-")) // the linker parts its flags by commas
-	made, err := making(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := must.Get(making(dir))(t)
 	defer made()
 	path := filepath.Join(dir, name)
 	run(t, "make", "--no-print-directory", "-C", "..", "OUT="+dir, "SANITIZE="+sanitizers, path)

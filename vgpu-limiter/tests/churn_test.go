@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 	"vernier.dev/vernier/vgpu-limiter/pace"
 )
@@ -74,9 +75,7 @@ func TestHostileStoppedAtAnyInstant(t *testing.T) {
 				t.Cleanup(attached.Detach)
 			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	go loop.Run(t.Context())
 	observers := []*process{c.start(), other.start()}
@@ -121,10 +120,7 @@ func TestReadersStopNobody(t *testing.T) {
 	for i := range workers {
 		workers[i] = c.churn(1)
 	}
-	limits, err := layout.ReadFile(filepath.Join(c.dir, "limits"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	limits := must.Get(layout.ReadFile(filepath.Join(c.dir, "limits")))(t)
 	var readers sync.WaitGroup
 	for range 4 {
 		readers.Go(func() {

@@ -9,16 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
 // busy is the time for which the device has worked.
 func (c *container) busy() time.Duration {
 	c.t.Helper()
-	ns, err := strconv.ParseInt(c.status(0, "busy_ns"), 10, 64)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	ns := must.Get(strconv.ParseInt(c.status(0, "busy_ns"), 10, 64))(c.t)
 	return time.Duration(ns)
 }
 

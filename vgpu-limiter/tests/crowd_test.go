@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -24,18 +25,14 @@ func (c *container) crowd(processes, killed, mib int) (string, func() string) {
 	cmd := c.command("libvgpu-test.so", "crowd", fmt.Sprint(processes), fmt.Sprint(killed), fmt.Sprint(mib))
 	cmd.Stderr = &stderr
 	in, out := pipes(c.t, cmd)
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
+	must.Do(c.t, cmd.Start())
 	c.t.Cleanup(func() { _ = cmd.Process.Kill() })
 	if !out.Scan() {
 		c.t.Fatalf("the crowd said nothing: %v; stderr: %s", cmd.Wait(), &stderr)
 	}
 	return out.Text(), func() string {
 		_ = in.Close()
-		if err := cmd.Wait(); err != nil {
-			c.t.Error(err)
-		}
+		must.Report(c.t, cmd.Wait())
 		return stderr.String()
 	}
 }
@@ -162,9 +159,7 @@ func firstContextIsAwaited(t *testing.T) bool {
 	if err == nil {
 		err = unix.FcntlFlock(counters.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: layout.MaxProcesses, Len: 1})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer func() { _ = counters.Close() }()
 	p := c.startRaw("libvgpu-test.so")
 	p.want("init", ok)
@@ -183,9 +178,7 @@ func firstContextIsAwaited(t *testing.T) bool {
 		}
 		call, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", p.cmd.Process.Pid))
 		waits = strings.HasPrefix(string(call), fmt.Sprint(sysPoll, " "))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	_ = counters.Close()
 	if <-answer; p.out.Text() != "primary 0" {

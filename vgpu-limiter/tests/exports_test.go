@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 var (
@@ -25,10 +27,7 @@ func base(symbol string) string {
 // untouched reads untouched.txt: name to reason.
 func untouched(t *testing.T) map[string]string {
 	t.Helper()
-	b, err := os.ReadFile("untouched.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile("untouched.txt"))(t)
 	names, reason := map[string]string{}, ""
 	for line := range strings.Lines(string(b)) {
 		line = strings.TrimSpace(line)
@@ -54,10 +53,7 @@ func untouched(t *testing.T) map[string]string {
 // table can't be forgotten, nor a function that is new altogether.
 func TestEveryFunctionIsDecided(t *testing.T) {
 	t.Parallel()
-	b, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(build())(t)
 	table, bases := map[string]bool{}, map[string]bool{}
 	for _, h := range hooks(t) {
 		table[h.symbol] = true

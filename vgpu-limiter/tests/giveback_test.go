@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // TestGiveBack: a container that comes back from a pause, beside one that may burst and
@@ -24,19 +26,14 @@ func TestGiveBack(t *testing.T) {
 				if !load.out.Scan() || load.out.Text() != "ready" {
 					t.Fatalf("load says %q", load.out.Text())
 				}
-				if _, err := io.WriteString(load.in, "\n"); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(io.WriteString(load.in, "\n"))(t)
 				n.clock.await(1)
 				pulse := n.start(n.add(quota, false), "pulse", strconv.Itoa(times), "1000")
 				n.clock.await(2)
 				n.finish()
 				var late []float64
 				for pulse.out.Scan() {
-					had, err := strconv.ParseFloat(pulse.out.Text(), 64)
-					if err != nil {
-						t.Fatal(err)
-					}
+					had := must.Get(strconv.ParseFloat(pulse.out.Text(), 64))(t)
 					late = append(late, 100-had/1e3*100/quota)
 				}
 				slices.Sort(late)

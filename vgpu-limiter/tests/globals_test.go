@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // TestNoGlobalTouched: a process that uses CUDA under the library has the signal
@@ -23,10 +25,7 @@ func TestNoGlobalTouched(t *testing.T) {
 	c := newContainer(t, share{50, 100})
 	var lines [2][]string
 	for i, preload := range []string{"", "libvgpu-test.so"} {
-		out, err := c.command(preload, "globals").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(c.command(preload, "globals").Output())(t)
 		lines[i] = strings.Split(strings.TrimSpace(string(out)), "\n")
 	}
 	if len(lines[0]) < 100 || lines[0][0] != "cuda 0" {
@@ -50,10 +49,7 @@ func TestNoGlobalTouched(t *testing.T) {
 // process is changed for good, started or ended.
 func TestImports(t *testing.T) {
 	t.Parallel()
-	b, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(build())(t)
 	symbols := run(t, "nm", "-D", "--undefined-only", filepath.Join(b.dir, "libvgpu.so"))
 	imported := regexp.MustCompile(` [UwW] (\w+)`).FindAllStringSubmatch(symbols, -1)
 	if len(imported) < 20 {
@@ -78,13 +74,9 @@ func TestNobodyReads(t *testing.T) {
 	t.Parallel()
 	for _, full := range []bool{false, true} {
 		c := newContainer(t, share{0, 100})
-		if err := os.Remove(filepath.Join(c.dir, "limits")); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(filepath.Join(c.dir, "limits")))
 		reads, writes, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if full {
 			fill(t, writes)
 		} else {
@@ -111,7 +103,5 @@ func fill(t *testing.T, pipe *os.File) {
 			}
 		})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }

@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -135,10 +136,7 @@ func newContainerOn(t *testing.T, contextMiB int, shares ...share) *container {
 // newContainerWith is on devices that these arguments of simgpuctl create make.
 func newContainerWith(t *testing.T, devices []string, shares ...share) *container {
 	t.Helper()
-	b, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(build())(t)
 	c := &container{t: t, dir: t.TempDir(), built: b}
 	c.state = filepath.Join(c.dir, "state")
 	c.ctl(append([]string{"create"}, devices...)...)
@@ -157,10 +155,7 @@ func (c *container) neighbour(shares ...share) *container {
 // newBareContainer is on tests/driver: one device, no state, nobody to wait for.
 func newBareContainer(t *testing.T, s share) *container {
 	t.Helper()
-	b, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(build())(t)
 	c := &container{t: t, dir: t.TempDir(), built: b}
 	c.sim = filepath.Join(b.dir, "bare")
 	uuid := layout.FormatUUID([16]byte(bytes.Repeat([]byte{0x42}, 16)))
@@ -189,12 +184,8 @@ func (c *container) write(devices []layout.DeviceLimit) {
 	if len(limits.Container) > layout.MaxContainerBytes {
 		limits.Container = "test"
 	}
-	if err := layout.WriteFile(filepath.Join(c.dir, "limits"), limits); err != nil {
-		t.Fatal(err)
-	}
-	if err := layout.CreateCounters(filepath.Join(c.dir, "counters"), len(limits.Devices)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, layout.WriteFile(filepath.Join(c.dir, "limits"), limits))
+	must.Do(t, layout.CreateCounters(filepath.Join(c.dir, "counters"), len(limits.Devices)))
 }
 
 // native is the environment of a program that runs without the library.
@@ -260,11 +251,7 @@ func (c *container) status(device int, key string) string {
 // usage reads the counters as the node agent does.
 func (c *container) usage() layout.Usage {
 	c.t.Helper()
-	u, err := layout.ReadUsage(filepath.Join(c.dir, "counters"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return u
+	return must.Get(layout.ReadUsage(filepath.Join(c.dir, "counters")))(c.t)
 }
 
 // process is a running program "calls" under the library.
@@ -302,9 +289,7 @@ func (c *container) prepare(preload string) *process {
 func (p *process) begin() {
 	p.t.Helper()
 	p.in, p.out = pipes(p.t, p.cmd)
-	if err := p.cmd.Start(); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, p.cmd.Start())
 	p.t.Cleanup(p.kill)
 }
 
@@ -312,14 +297,8 @@ func (p *process) begin() {
 func pipes(t *testing.T, cmd *exec.Cmd) (io.WriteCloser, *bufio.Scanner) {
 	t.Helper()
 	cmd.Stdin, cmd.Stdout = nil, nil
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := must.Get(cmd.StdinPipe())(t)
+	out := must.Get(cmd.StdoutPipe())(t)
 	return in, bufio.NewScanner(out)
 }
 
@@ -393,9 +372,7 @@ func (p *process) end() string {
 
 func (p *process) signal(s os.Signal) {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, p.cmd.Process.Signal(s))
 }
 
 // kill kills the process as the kernel's out-of-memory killer would.

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 	"vernier.dev/vernier/vgpu-limiter/pace"
 )
@@ -32,11 +33,7 @@ const (
 // counters are the content of the container's counters.
 func (c *container) counters() []byte {
 	c.t.Helper()
-	b, err := os.ReadFile(filepath.Join(c.dir, "counters"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return b
+	return must.Get(os.ReadFile(filepath.Join(c.dir, "counters")))(c.t)
 }
 
 // overwrite writes into the counters as they are, from a byte on.
@@ -47,9 +44,7 @@ func (c *container) overwrite(at int64, b []byte) {
 		_, err = f.WriteAt(b, at)
 		_ = f.Close()
 	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.Do(c.t, err)
 }
 
 // wantDamaged: new processes get no CUDA, and whoever reads the counters is told.
@@ -100,14 +95,9 @@ func TestHostileEarlierCounters(t *testing.T) {
 func TestHostileEarlierCountersOfOthers(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 500})
-	if err := layout.CreatePace(filepath.Join(c.dir, "pace"), 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, layout.CreatePace(filepath.Join(c.dir, "pace"), 1))
 	loop := pace.New()
-	attached, err := loop.Attach(filepath.Join(c.dir, "limits"), filepath.Join(c.dir, "counters"), filepath.Join(c.dir, "pace"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	attached := must.Get(loop.Attach(filepath.Join(c.dir, "limits"), filepath.Join(c.dir, "counters"), filepath.Join(c.dir, "pace")))(t)
 	t.Cleanup(attached.Detach)
 	p, q := c.start(), c.start()
 	copied := c.counters()
@@ -187,9 +177,7 @@ func TestHostileUring(t *testing.T) {
 	t.Run("written back", func(t *testing.T) {
 		t.Parallel()
 		c, p, _ := begin(t)
-		if err := os.WriteFile(filepath.Join(c.dir, "copy"), c.counters(), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(c.dir, "copy"), c.counters(), 0o600))
 		p.do("alloc 1 60", "uring_write_back")
 		p.want("alloc 2 60", outOfMemory)
 		c.wantDamaged()
@@ -224,9 +212,7 @@ func TestHostileSymbolsByHand(t *testing.T) {
 		c := newContainer(t, share{0, 100})
 		cmd := c.command("libvgpu-test.so", "byhand", linked, "150")
 		in, out := pipes(t, cmd)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cmd.Start())
 		if !out.Scan() || out.Text() != "byhand 0" {
 			t.Errorf("said %q; this shows what is known to pass", out.Text())
 		}
@@ -237,9 +223,7 @@ func TestHostileSymbolsByHand(t *testing.T) {
 		p.want("alloc 1 101", outOfMemory)
 		p.want("alloc 1 100", ok)
 		_ = in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, cmd.Wait())
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -32,10 +33,7 @@ func someLimits(t *testing.T, dice *rand.Rand) []byte {
 		binary.LittleEndian.PutUint64(uuid[:], dice.Uint64())
 		l.Devices[i] = layout.DeviceLimit{UUID: layout.FormatUUID(uuid), Core: dice.Uint32N(101), MemoryBytes: 1 + dice.Uint64N(1<<48-1), MayBurst: dice.IntN(2) == 0}
 	}
-	b, err := l.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(l.Encode())(t)
 	le := binary.LittleEndian
 	for range dice.IntN(4) {
 		device := b[devicesAt+deviceBytes*dice.IntN(layout.MaxDevices):][:deviceBytes]

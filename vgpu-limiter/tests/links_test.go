@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // TestLinksAsWithout: peers, links, the fabric, multicast and what is shared by them are
@@ -93,13 +95,9 @@ func (c *container) nodes(devices []int) []string {
 		return nil
 	}
 	root := c.t.TempDir()
-	if err := os.Mkdir(filepath.Join(root, "dev"), 0o755); err != nil {
-		c.t.Fatal(err)
-	}
+	must.Do(c.t, os.Mkdir(filepath.Join(root, "dev"), 0o755))
 	for _, i := range devices {
-		if err := os.WriteFile(filepath.Join(root, "dev", fmt.Sprintf("nvidia%d", i)), nil, 0o600); err != nil {
-			c.t.Fatal(err)
-		}
+		must.Do(c.t, os.WriteFile(filepath.Join(root, "dev", fmt.Sprintf("nvidia%d", i)), nil, 0o600))
 	}
 	return []string{"SIMGPU_ALL_DEVICES=0", "SIMGPU_DEVROOT=" + root}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -60,9 +61,7 @@ func TestLookupsOfOthers(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	before := filepath.Join(c.dir, "before.so")
-	if err := os.WriteFile(before+".c", []byte("int cuArrayDestroy(void *a) { return a != 0; }\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(before+".c", []byte("int cuArrayDestroy(void *a) { return a != 0; }\n"), 0o600))
 	run(t, compiler(), "-shared", "-fPIC", "-o", before, before+".c")
 	own := func(preload string) string {
 		cmd := c.command("", "lookup")
@@ -110,9 +109,7 @@ func TestNVML(t *testing.T) {
 	}
 
 	// Without valid limits the device's own figures are not shown either.
-	if err := layout.CreateCounters(c.dir+"/counters", 2); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, layout.CreateCounters(c.dir+"/counters", 2))
 	if got := views(); !strings.Contains(got, "memory 4 ") || !strings.Contains(got, "processes 4 ") {
 		t.Errorf("NVML shows\n%swant no permission (4)", got)
 	}
@@ -154,9 +151,7 @@ func TestUnloading(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	source := "int nvmlDeviceGetMemoryInfo(void *d, void *m) { (void)d; (void)m; return 77; }\n"
-	if err := os.WriteFile(filepath.Join(c.dir, "nvml.c"), []byte(source), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(c.dir, "nvml.c"), []byte(source), 0o600))
 	run(t, compiler(), "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", filepath.Join(c.dir, "libnvidia-ml.so.1"), filepath.Join(c.dir, "nvml.c"))
 	cmd := c.command("libvgpu-test.so", "unload")
 	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+c.dir)
@@ -170,9 +165,7 @@ func TestAudited(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	audit := filepath.Join(c.dir, "audit.so")
-	if err := os.WriteFile(audit+".c", []byte("unsigned la_version(unsigned version) { return version; }\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(audit+".c", []byte("unsigned la_version(unsigned version) { return version; }\n"), 0o600))
 	run(t, compiler(), "-shared", "-fPIC", "-o", audit, audit+".c")
 	p := c.prepare("libvgpu-test.so")
 	p.cmd.Env = append(p.cmd.Env, "LD_AUDIT="+audit)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -64,13 +65,8 @@ func TestContextsWithoutNVML(t *testing.T) {
 	t.Parallel()
 	c := newContainerOn(t, 40, share{0, 100})
 	c.sim = t.TempDir()
-	b, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(filepath.Join(b.sim, "libcuda.so.1"), filepath.Join(c.sim, "libcuda.so.1")); err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(build())(t)
+	must.Do(t, os.Symlink(filepath.Join(b.sim, "libcuda.so.1"), filepath.Join(c.sim, "libcuda.so.1")))
 	p := c.start()
 	p.wantUsed(0, 100)
 	p.do("module 1 5", "alloc 1 100")
@@ -83,10 +79,7 @@ func TestContextsWithoutNVML(t *testing.T) {
 func TestContextsByHostPIDs(t *testing.T) {
 	t.Parallel()
 	c := newContainerOn(t, 40, share{0, 200})
-	limits, err := layout.ReadFile(filepath.Join(c.dir, "limits"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	limits := must.Get(layout.ReadFile(filepath.Join(c.dir, "limits")))(t)
 	c.ctl("create", "--context-mib", "40", "--pids", "host", "--gpu", "A100-SXM4-80GB,count=1")
 	neighbour := c.neighbour(share{0, 100})
 	other := neighbour.start()

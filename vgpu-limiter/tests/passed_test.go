@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // wantHeld compares what the device holds with so many MiB.
@@ -170,15 +172,10 @@ func TestDescriptorsAreLookedAtTogether(t *testing.T) {
 // the next.
 func (c *container) opened(path string) func() int {
 	c.t.Helper()
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fd := must.Get(unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK))(c.t)
 	c.t.Cleanup(func() { _ = unix.Close(fd) })
 	// With the closing in between: events that are alike and follow each other count once.
-	if _, err := unix.InotifyAddWatch(fd, path, unix.IN_OPEN|unix.IN_CLOSE); err != nil {
-		c.t.Fatal(err)
-	}
+	must.Get(unix.InotifyAddWatch(fd, path, unix.IN_OPEN|unix.IN_CLOSE))(c.t)
 	return func() int {
 		events, n := make([]byte, 1<<16), 0
 		size, err := unix.Read(fd, events)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // TestRunPrivilegedPrograms: a program that has more rights than whoever starts it, by its
@@ -35,27 +37,18 @@ func TestRunPrivilegedPrograms(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = os.RemoveAll(dir) })
 			var mount unix.Statfs_t
-			if err := unix.Statfs(dir, &mount); err != nil {
-				t.Fatal(err)
-			}
-			never, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, unix.Statfs(dir, &mount))
+			never := must.Get(unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0))(t)
 			if mount.Flags&unix.ST_NOSUID != 0 || never != 0 {
 				t.Skip("no program gets more rights here: TMPDIR is mounted nosuid, or no_new_privs is set")
 			}
 			program, begin := filepath.Join(dir, "calls"), filepath.Join(dir, "begin.c")
 			const ends = "#include <sys/auxv.h>\n#include <unistd.h>\n" +
 				"__attribute__((constructor)) static void begin(void) { if (getauxval(AT_SECURE) != 1) _exit(9); }\n"
-			if err := os.WriteFile(begin, []byte(ends), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(begin, []byte(ends), 0o600))
 			run(t, compiler(), "-D_GNU_SOURCE", "-I../../test/simgpu/include", "-o", program, begin, "programs/calls.c",
 				"-L"+c.sim, "-l:libcuda.so.1", "-Wl,-rpath,"+c.sim, "-pthread")
-			if err := os.Chmod(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Chmod(dir, 0o755))
 			switch err := privilege(program); {
 			case errors.Is(err, unix.ENOTSUP), errors.Is(err, unix.EPERM):
 				t.Skipf("files have no capabilities here: %v", err)

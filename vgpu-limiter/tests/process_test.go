@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // TestThreads: eight threads racing for the last space get all of it, and not a
@@ -169,9 +171,7 @@ func TestFailsClosed(t *testing.T) {
 			if b = change(b); err == nil && b != nil {
 				err = os.WriteFile(path, b, 0o666)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 		}
 	}
 	missing := func([]byte) []byte { return nil }
@@ -218,9 +218,7 @@ func TestOverwrittenCounters(t *testing.T) {
 		clear(counters)
 		err = os.WriteFile(filepath.Join(c.dir, "counters"), counters, 0o666)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	p.want("alloc 2 60", outOfMemory)
 	p.want("alloc 2 1", outOfMemory)
 	q := c.startRaw("libvgpu-test.so")
@@ -234,9 +232,7 @@ func TestWithoutCUDA(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	for _, name := range []string{"limits", "counters"} {
-		if err := os.Remove(filepath.Join(c.dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(filepath.Join(c.dir, name)))
 	}
 	for _, library := range []string{"libvgpu.so", "libvgpu-test.so"} {
 		cmd := c.command(library, "calls")

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -33,20 +34,13 @@ func TestNoSlotLeft(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{30, 100})
 	// This process stands for all the others.
-	file, err := os.OpenFile(filepath.Join(c.dir, "counters"), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.OpenFile(filepath.Join(c.dir, "counters"), os.O_RDWR, 0))(t)
 	defer func() { _ = file.Close() }()
 	all := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Len: layout.MaxProcesses}
-	if err := unix.FcntlFlock(file.Fd(), unix.F_SETLK, &all); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.FcntlFlock(file.Fd(), unix.F_SETLK, &all))
 	wantRefused(t, c.startRaw("libvgpu-test.so"), "every slot is taken")
 	last := unix.Flock_t{Type: unix.F_UNLCK, Whence: io.SeekStart, Start: layout.MaxProcesses - 1, Len: 1}
-	if err := unix.FcntlFlock(file.Fd(), unix.F_SETLK, &last); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.FcntlFlock(file.Fd(), unix.F_SETLK, &last))
 	p := c.start()
 	p.want("alloc 1 100", ok)
 	p.want("alloc 2 1", outOfMemory)
@@ -62,9 +56,7 @@ func TestForbiddenFiles(t *testing.T) {
 		c := newContainer(t, share{30, 100})
 		p := c.prepare("libvgpu-test.so")
 		c.asUser(p.cmd, nobody)
-		if err := os.Chmod(filepath.Join(p.cmd.Dir, file), 0o400); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Chmod(filepath.Join(p.cmd.Dir, file), 0o400))
 		p.begin()
 		wantRefused(t, p, file+": Permission denied")
 	}
@@ -76,12 +68,8 @@ func TestFolderForFile(t *testing.T) {
 	for _, file := range []string{"limits", "counters"} {
 		c := newContainer(t, share{30, 100})
 		path := filepath.Join(c.dir, file)
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Mkdir(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(path))
+		must.Do(t, os.Mkdir(path, 0o755))
 		wantRefused(t, c.startRaw("libvgpu-test.so"), file)
 	}
 }

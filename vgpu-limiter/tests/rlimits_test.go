@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // TestResourceLimits: under whatever limit on its resources, from when it begins or while it
@@ -73,13 +75,8 @@ func TestFullFile(t *testing.T) {
 			if err == nil {
 				err = os.Remove(filepath.Join(c.dir, "limits"))
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			out, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
+			out := must.Get(os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0))(t)
 			defer out.Close()
 			p := c.prepare("libvgpu-test.so")
 			p.cmd.Stderr = out

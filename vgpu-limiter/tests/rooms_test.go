@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // roomsBelow is what the files of each room of ../src may use beside their own. What is in
@@ -41,10 +43,7 @@ func TestRooms(t *testing.T) {
 		if uses[file] == nil {
 			uses[file] = map[string]bool{}
 		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(path))(t)
 		for _, m := range include.FindAllSubmatch(text, -1) {
 			if _, err := os.Stat(filepath.Join("../src", string(m[1])+".h")); err == nil {
 				add(file, string(m[1]))
@@ -101,11 +100,7 @@ func TestRooms(t *testing.T) {
 
 func glob(t *testing.T, pattern string) []string {
 	t.Helper()
-	paths, err := filepath.Glob(pattern)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return paths
+	return must.Get(filepath.Glob(pattern))(t)
 }
 
 // symbols compiles one file of the library and returns those of its object.
@@ -116,14 +111,7 @@ func symbols(t *testing.T, path string) []elf.Symbol {
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", path, err, out)
 	}
-	f, err := elf.Open(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(elf.Open(object))(t)
 	defer f.Close()
-	all, err := f.Symbols()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return must.Get(f.Symbols())(t)
 }

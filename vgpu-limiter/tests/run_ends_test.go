@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // stateOf is the state that the kernel shows of a process: R, S, T and so on; empty where
@@ -45,20 +47,13 @@ func TestRunEndsItsCommand(t *testing.T) {
 			cmd := c.vgpuRun("--", "sh", "-c", "echo $$; exec sleep infinity")
 			_, out := pipes(t, cmd)
 			c.asUser(cmd, user)
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, cmd.Start())
 			if !out.Scan() {
 				t.Skip("this machine allows users no namespaces: TestRunUnescapable")
 			}
-			pid, err := strconv.Atoi(out.Text())
-			if err != nil {
-				t.Fatal(err)
-			}
+			pid := must.Get(strconv.Atoi(out.Text()))(t)
 			t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
-			if err := cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, cmd.Process.Kill())
 			_ = cmd.Process.Release()
 			await(t, "the command's end", func() bool {
 				state := stateOf(pid)
@@ -76,26 +71,17 @@ func TestRunStops(t *testing.T) {
 	cmd := c.vgpuRun("--", "sh", "-c", "echo $$; cat; exit 5")
 	cmd.SysProcAttr.Setpgid = true // TSTP is ignored in a process group without a shell
 	in, out := pipes(t, cmd)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	if !out.Scan() {
 		t.Fatal("the command didn't start")
 	}
-	command, err := strconv.Atoi(out.Text())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Process.Signal(syscall.SIGTSTP); err != nil {
-		t.Fatal(err)
-	}
+	command := must.Get(strconv.Atoi(out.Text()))(t)
+	must.Do(t, cmd.Process.Signal(syscall.SIGTSTP))
 	for what, pid := range map[string]int{"the command": command, "vgpu-run": cmd.Process.Pid} {
 		await(t, what+" is stopped", func() bool { return stateOf(pid) == "T" })
 	}
-	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Process.Signal(syscall.SIGCONT))
 	_ = in.Close()
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 5 {
 		t.Errorf("%v, want exit code 5", err)
@@ -107,9 +93,7 @@ func TestRunKeepsReport(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 1})
 	report := filepath.Join(c.dir, "report")
-	if err := os.WriteFile(report, []byte("of before"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(report, []byte("of before"), 0o600))
 	for _, args := range [][]string{{"--device", "7", "--", "true"}, {"--", "no-such-command"}} {
 		if r := c.end(c.vgpuRun(append([]string{"--report", report}, args...)...)); r.code == 0 {
 			t.Errorf("%v: exit code 0", args)
@@ -161,9 +145,7 @@ func TestRunWarnsOfServices(t *testing.T) {
 	}
 	other := c.command("", "load", "600", "1000", "108")
 	other.Stdin = strings.NewReader("\n")
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, other.Start())
 	t.Cleanup(func() { _ = other.Process.Kill(); _ = other.Wait() })
 	table := filepath.Join(c.dir, "table")
 	await(t, "the warning", func() bool {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // ran is what became of a vgpu-run.
@@ -111,9 +113,7 @@ func TestRunBesideOthers(t *testing.T) {
 	limited.Stderr = &report
 	for _, cmd := range []*exec.Cmd{other, limited} {
 		cmd.Stdin = strings.NewReader("\n")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cmd.Start())
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
 	}
 	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
@@ -187,9 +187,7 @@ func TestRunSessions(t *testing.T) {
 	run(t, "chmod", "a+rw", c.state)
 	cmd := c.vgpuRun("--mem-mib", "100", "--", "sh", "-c", "echo $$; exec cat")
 	in, out := pipes(t, cmd)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	if !out.Scan() {
 		t.Fatal("the container didn't start")
@@ -209,9 +207,7 @@ func TestRunSessions(t *testing.T) {
 		t.Errorf("the session says\n%s", got)
 	}
 	_ = in.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, cmd.Wait())
 }
 
 // TestRunIsTransparent: input, output, descriptors, the exit code and signals are
@@ -235,10 +231,7 @@ func TestRunIsTransparent(t *testing.T) {
 	} {
 		t.Run(script, func(t *testing.T) {
 			cmd := c.vgpuRun("--", "sh", "-c", script)
-			three, err := os.Create(filepath.Join(c.dir, "three"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			three := must.Get(os.Create(filepath.Join(c.dir, "three")))(t)
 			cmd.Stdin, cmd.ExtraFiles = nil, []*os.File{three}
 			r := c.end(cmd)
 			content, _ := os.ReadFile(three.Name())
@@ -253,9 +246,7 @@ func TestRunIsTransparent(t *testing.T) {
 	}
 	// Stderr is a pipe that nobody reads.
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	_ = read.Close()
 	unread := c.vgpuRun("--", "sh", "-c", "exit 7")
 	unread.Stderr = write
@@ -308,9 +299,7 @@ func TestRunWithoutNVML(t *testing.T) {
 	c := newContainer(t, share{0, 1})
 	uuid := c.status(0, "uuid")
 	only := filepath.Join(c.dir, "only")
-	if err := errors.Join(os.Mkdir(only, 0o755), os.Symlink(filepath.Join(c.sim, "libcuda.so.1"), filepath.Join(only, "libcuda.so.1"))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.Mkdir(only, 0o755), os.Symlink(filepath.Join(c.sim, "libcuda.so.1"), filepath.Join(only, "libcuda.so.1"))))
 	for _, device := range []string{"0", uuid} {
 		cmd := c.vgpuRun("--device", device, "--mem-mib", "100", "--", filepath.Join(c.built.dir, "calls"))
 		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+only)
@@ -333,9 +322,7 @@ func TestRunKeepsPreloads(t *testing.T) {
 	other := filepath.Join(c.dir, "other.so")
 	source := `#include <unistd.h>
 __attribute__((constructor)) static void hello(void) { if (write(1, "other\n", 6) < 0) _exit(1); }`
-	if err := os.WriteFile(other+".c", []byte(source), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(other+".c", []byte(source), 0o600))
 	run(t, compiler(), "-shared", "-fPIC", "-o", other, other+".c")
 	// A machine with that preload file, in a mount namespace. Of /etc only what loaders read:
 	// others may change the rest while it is copied.

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func needRoot(t *testing.T) {
@@ -37,10 +39,7 @@ func (c *container) asUser(cmd *exec.Cmd, user *syscall.Credential) {
 	if user == nil {
 		return
 	}
-	home, err := os.MkdirTemp("", "vgpu-user-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	home := must.Get(os.MkdirTemp("", "vgpu-user-"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(home) })
 	copied := filepath.Join(home, "copy")
 	run(t, "cp", "-a", c.dir, copied)
@@ -53,9 +52,7 @@ func (c *container) asUser(cmd *exec.Cmd, user *syscall.Credential) {
 			list[i] = move.Replace(list[i])
 		}
 	}
-	if err := os.Chown(copied, int(user.Uid), int(user.Gid)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chown(copied, int(user.Uid), int(user.Gid)))
 	cmd.SysProcAttr.Credential = user
 }
 
@@ -99,9 +96,7 @@ echo told again
 	start := func() (*exec.Cmd, io.WriteCloser, *bufio.Scanner) {
 		cmd := c.vgpuRun("--core", "30", "--", "sh", "-euc", script)
 		in, lines := pipes(t, cmd)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cmd.Start())
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
 		if !lines.Scan() || lines.Text() != "told" {
 			t.Fatalf("said %q, want told", lines.Text())
@@ -110,18 +105,12 @@ echo told again
 	}
 	leader, blocked, _ := start()
 	follower, in, lines := start()
-	if err := leader.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, leader.Process.Kill())
 	_ = leader.Wait()
-	if _, err := io.WriteString(in, "go on\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(in, "go on\n"))(t)
 	if !lines.Scan() || lines.Text() != "told again" {
 		t.Errorf("said %q, want told again", lines.Text())
 	}
-	if err := follower.Wait(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, follower.Wait())
 	_ = blocked.Close() // ends the command whose vgpu-run is dead
 }

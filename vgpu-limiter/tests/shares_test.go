@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 	"vernier.dev/vernier/vgpu-limiter/pace"
 )
@@ -59,10 +60,7 @@ func newNode(t *testing.T, serial bool) *node {
 	if sanitized {
 		t.Skip("the clock's threads go one at a time")
 	}
-	b, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(build())(t)
 	n := &node{t: t, clock: newClock(t, b)}
 	n.loop, n.next = pace.NewAt(n.clock.now), n.clock.now()
 	first := &container{t: t, dir: t.TempDir(), built: b, clock: n.clock}
@@ -91,9 +89,7 @@ func (n *node) add(quota int, bursts bool) *container {
 	if err == nil {
 		attached, err = n.loop.Attach(filepath.Join(c.dir, "limits"), filepath.Join(c.dir, "counters"), filepath.Join(c.dir, "pace"))
 	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, err)
 	n.t.Cleanup(attached.Detach)
 	n.attached = append(n.attached, attached)
 	n.loop.Step() // as it does all the time, also before a program begins
@@ -148,10 +144,7 @@ func (n *node) finish() {
 // period is the refill period that the first container was told last.
 func (n *node) period() time.Duration {
 	n.t.Helper()
-	b, err := os.ReadFile(filepath.Join(n.containers[0].dir, "pace"))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(filepath.Join(n.containers[0].dir, "pace")))(n.t)
 	return time.Duration(binary.LittleEndian.Uint64(b[64:])>>28&0xfffff) * time.Microsecond
 }
 
@@ -164,9 +157,7 @@ func (n *node) done() map[int]float64 {
 		if err == nil {
 			done[pid], err = strconv.ParseFloat(m[2], 64)
 		}
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		must.Do(n.t, err)
 	}
 	return done
 }
@@ -207,9 +198,7 @@ func measure(t *testing.T, serial bool, seconds int, tenants []tenant) shared {
 		if !l.out.Scan() {
 			t.Fatal("load says nothing of its launches")
 		}
-		if _, err := fmt.Sscan(l.out.Text(), &launches, &ns); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(fmt.Sscan(l.out.Text(), &launches, &ns))(t)
 		got.stalls = append(got.stalls, ns/1e6)
 	}
 	return got
@@ -320,10 +309,7 @@ func TestShares(t *testing.T) {
 func longestLaunch(t *testing.T, tenant tenant) float64 {
 	t.Helper()
 	f := strings.Fields(tenant.load)
-	us, err := strconv.ParseFloat(f[0], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	us := must.Get(strconv.ParseFloat(f[0], 64))(t)
 	if len(f) > 3 {
 		us *= map[string]float64{"data": 2, "rare": 100, "mixed": 1.5, "sync": 1, "graph": 1, "fresh": 1, "cooperative": 1, "ends": 1, "few": 1}[f[3]]
 	}

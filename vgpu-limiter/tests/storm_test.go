@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // stormer is a process that makes random calls on every path: tests/programs/storm.c.
@@ -31,9 +33,7 @@ func (c *container) storm(seed, threads int) *stormer {
 	s := &stormer{cmd: c.command("libvgpu-test.so", "storm", strconv.Itoa(seed), strconv.Itoa(threads))}
 	s.in, s.out = pipes(c.t, s.cmd)
 	s.cmd.Stderr = &s.stderr
-	if err := s.cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
+	must.Do(c.t, s.cmd.Start())
 	c.t.Cleanup(s.kill)
 	s.send(c.t, "run 0") // has what lasts, before others take the rest
 	s.rests(c.t)
@@ -49,9 +49,7 @@ func (s *stormer) kill() {
 
 func (s *stormer) send(t *testing.T, line string) {
 	t.Helper()
-	if _, err := io.WriteString(s.in, line+"\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(s.in, line+"\n"))(t)
 }
 
 // rests waits until the process has done what it was told.
@@ -175,9 +173,7 @@ func (c *container) statusNow(processes []*stormer) (string, bool) {
 		if err == nil {
 			err = unix.Waitid(unix.P_PID, s.cmd.Process.Pid, nil, unix.WSTOPPED, nil)
 		}
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		must.Do(c.t, err)
 	}
 	for _, s := range processes {
 		if holdsLock(c.t, s.cmd.Process.Pid) {
@@ -198,10 +194,7 @@ func holdsLock(t *testing.T, pid int) bool {
 		t.Fatalf("process %d has no files: %v", pid, err)
 	}
 	for _, file := range files {
-		info, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(os.ReadFile(file))(t)
 		if writeLock.Match(info) {
 			return true
 		}

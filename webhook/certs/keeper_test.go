@@ -64,9 +64,7 @@ func check(t *testing.T, k *Keeper, c client.Client) {
 	t.Helper()
 	must.Do(t, k.Ready(nil))
 	for _, bundle := range bundles(t, c) {
-		if err := accepts(t, bundle, &material{serving: k.serving.Load()}, k.Clock.Now()); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, accepts(t, bundle, &material{serving: k.serving.Load()}, k.Clock.Now()))
 	}
 }
 
@@ -243,9 +241,7 @@ func TestMissingWorkloads(t *testing.T) {
 	}
 	must.Do(t, c.Create(t.Context(), workloads()))
 	trusted := bundles(t, c)
-	if err := errors.Join(k.Ready(nil), accepts(t, trusted[0], &material{serving: k.serving.Load()}, k.Clock.Now())); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, errors.Join(k.Ready(nil), accepts(t, trusted[0], &material{serving: k.serving.Load()}, k.Clock.Now())))
 	if len(trusted[2]) > 0 {
 		t.Error("the other configuration is trusted before it was read")
 	}

@@ -51,8 +51,7 @@ func TestRotationWithoutGap(t *testing.T) {
 	var bundle []byte
 	var behind *material
 	for ; now.Before(start.Add(3 * authorityLife)); now = now.Add(step) {
-		changed, err := m.renew(now, names)
-		must.Do(t, err)
+		changed := must.Get(m.renew(now, names))(t)
 		if changed {
 			m = reload(t, m)
 			renewals++
@@ -83,9 +82,7 @@ func TestRotationWithoutGap(t *testing.T) {
 func TestRenew(t *testing.T) {
 	made := func(t *testing.T) *material {
 		m := load(nil)
-		if _, err := m.renew(start, names); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(m.renew(start, names))(t)
 		return reload(t, m)
 	}
 	for name, tt := range map[string]struct {
@@ -112,8 +109,7 @@ func TestRenew(t *testing.T) {
 			}
 			before := m.serving
 			now := start.Add(tt.after)
-			changed, err := m.renew(now, tt.hosts)
-			must.Do(t, err)
+			changed := must.Get(m.renew(now, tt.hosts))(t)
 			if changed != tt.changed || (m.serving != before) != tt.signed || len(m.authorities) != tt.authorities {
 				t.Errorf("changed %v, signed %v, %d authorities; want %v, %v, %d",
 					changed, m.serving != before, len(m.authorities), tt.changed, tt.signed, tt.authorities)

@@ -40,10 +40,8 @@ func check(t *testing.T, name string, cases map[string]reading) {
 			if c.settings.Dialects == "" {
 				c.settings.Dialects = name
 			}
-			set, err := c.settings.Set()
-			must.Do(t, err)
-			raw, err := yaml.YAMLToJSON([]byte(c.pod))
-			must.Do(t, err)
+			set := must.Get(c.settings.Set())(t)
+			raw := must.Get(yaml.YAMLToJSON([]byte(c.pod)))(t)
 			pod := decode(t, raw)
 			got := set.Translate(pod)
 			match(t, "warnings", got.Warnings, c.warns)
@@ -79,8 +77,7 @@ func check(t *testing.T, name string, cases map[string]reading) {
 // dialect any more, and for the same shares.
 func patched(t *testing.T, set dialect.Set, raw []byte, got dialect.Translation, shares string) {
 	t.Helper()
-	patch, err := jsonpatch.DecodePatch([]byte(marshal(t, got.Patch)))
-	must.Do(t, err)
+	patch := must.Get(jsonpatch.DecodePatch([]byte(marshal(t, got.Patch))))(t)
 	after, err := patch.Apply(raw)
 	if err != nil {
 		t.Fatalf("%s does not apply to %s: %v", marshal(t, got.Patch), raw, err)
@@ -109,8 +106,7 @@ func patched(t *testing.T, set dialect.Set, raw []byte, got dialect.Translation,
 
 func decode(t *testing.T, raw []byte) *slim.Pod {
 	t.Helper()
-	pod, err := slim.Decode(raw)
-	must.Do(t, err)
+	pod := must.Get(slim.Decode(raw))(t)
 	if pod.Metadata == nil {
 		pod.Metadata = &slim.Metadata{}
 	}
@@ -159,8 +155,7 @@ func texts(errs field.ErrorList) []string {
 
 func marshal(t *testing.T, v any) string {
 	t.Helper()
-	text, err := json.Marshal(v)
-	must.Do(t, err)
+	text := must.Get(json.Marshal(v))(t)
 	return string(text)
 }
 
@@ -168,8 +163,7 @@ func marshal(t *testing.T, v any) string {
 func TestOfObject(t *testing.T) {
 	const group = ": not honoured: the pods are placed one by one, not all or none: name a PodGroup with the label scheduling.x-k8s.io/pod-group"
 	const stays = "spec.schedulerName: volcano stays, since task master asks for no GPU: where that scheduler is gone it waits for ever: set default-scheduler"
-	all, err := dialect.Settings{Dialects: "all"}.Set()
-	must.Do(t, err)
+	all := must.Get(dialect.Settings{Dialects: "all"}.Set())(t)
 	for name, c := range map[string]struct {
 		dialect, object string
 		want            []string
@@ -190,8 +184,7 @@ func TestOfObject(t *testing.T) {
 		"a Job of another dialect": {"hami", `{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, spec: {queue: q}}`, nil},
 		"rubbish":                  {"volcano", `{kind: Job, spec: 7}`, nil},
 	} {
-		raw, err := yaml.YAMLToJSON([]byte(c.object))
-		must.Do(t, err)
+		raw := must.Get(yaml.YAMLToJSON([]byte(c.object)))(t)
 		if got := all.OfObject(c.dialect, raw); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}

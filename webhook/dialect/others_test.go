@@ -119,10 +119,8 @@ func TestSettings(t *testing.T) {
 
 // A pod that asks in a dialect has its trace somewhere.
 func TestTraces(t *testing.T) {
-	set, err := all("all").Set()
-	must.Do(t, err)
-	renamed, err := dialect.Settings{Dialects: "volcano", Renamed: map[corev1.ResourceName]corev1.ResourceName{"volcano.sh/vgpu-cores": "a.b/c"}}.Set()
-	must.Do(t, err)
+	set := must.Get(all("all").Set())(t)
+	renamed := must.Get(dialect.Settings{Dialects: "volcano", Renamed: map[corev1.ResourceName]corev1.ResourceName{"volcano.sh/vgpu-cores": "a.b/c"}}.Set())(t)
 	for _, d := range append(set, renamed...) {
 		words := d.Words()
 		for _, name := range words.Resources {

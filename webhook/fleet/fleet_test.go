@@ -70,9 +70,7 @@ func TestSlim(t *testing.T) {
 	l := ledger("a", 100)
 	l.Spec.Devices = []api.DeviceLedger{{UUID: "x"}}
 	l.Status.Released = append(l.Status.Released, "uid")
-	if _, err := Slim(l); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(Slim(l))(t)
 	if len(l.Spec.Devices) != 0 || len(l.Status.Released) != 0 || len(l.Status.Devices) != 1 {
 		t.Errorf("kept %+v", l)
 	}
@@ -80,9 +78,7 @@ func TestSlim(t *testing.T) {
 
 func allow(t *testing.T, text string) api.AllowList {
 	t.Helper()
-	list, err := api.ParseAllowList(text)
-	must.Do(t, err)
-	return list
+	return must.Get(api.ParseAllowList(text))(t)
 }
 
 // What no GPU has is named, and where none is left the pod waits.

@@ -19,9 +19,7 @@ import (
 
 func decode(t *testing.T, json string) *slim.Pod {
 	t.Helper()
-	pod, err := slim.Decode([]byte(json))
-	must.Do(t, err)
-	return pod
+	return must.Get(slim.Decode([]byte(json)))(t)
 }
 
 func TestPod(t *testing.T) {
@@ -111,8 +109,7 @@ func TestHostPath(t *testing.T) {
 
 // The page names each folder that is refused.
 func TestFoldersAreOnThePage(t *testing.T) {
-	page, err := os.ReadFile("../../docs/reference/annotations.md")
-	must.Do(t, err)
+	page := must.Get(os.ReadFile("../../docs/reference/annotations.md"))(t)
 	for _, s := range sensitive {
 		for _, folder := range s.paths {
 			if !strings.Contains(string(page), "`"+folder+"`") {

@@ -18,8 +18,7 @@ import (
 // expressions are those of the policy's rules, each on one line.
 func expressions(t *testing.T, policy string) []string {
 	t.Helper()
-	objects, err := manifests.Read("admission/policy.yaml")
-	must.Do(t, err)
+	objects := must.Get(manifests.Read("admission/policy.yaml"))(t)
 	var found []string
 	for _, obj := range objects {
 		spec, _ := obj.Object["spec"].(map[string]any)
@@ -104,8 +103,7 @@ func TestPolicyHasTheBounds(t *testing.T) {
 // A pod meets the rules of this policy only where its condition holds, which says that one
 // of them does not: what the condition leaves out, nothing checks.
 func TestConditionHasEveryRule(t *testing.T) {
-	objects, err := manifests.Read("admission/policy.yaml")
-	must.Do(t, err)
+	objects := must.Get(manifests.Read("admission/policy.yaml"))(t)
 	text := func(of any, field string) string {
 		s, _ := of.(map[string]any)[field].(string)
 		return strings.Join(strings.Fields(s), " ")

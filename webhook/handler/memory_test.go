@@ -66,8 +66,7 @@ func TestHostileFlood(t *testing.T) {
 		return
 	}
 	flood(t)
-	status, err := os.ReadFile("/proc/self/status")
-	must.Do(t, err)
+	status := must.Get(os.ReadFile("/proc/self/status"))(t)
 	peak := regexp.MustCompile(`VmHWM:\s*(\d+) kB`).FindSubmatch(status)
 	if kib, err := strconv.Atoi(string(peak[1])); err != nil || kib<<10 > memory {
 		t.Errorf("the server had %d KiB of memory at the most, of %d, %v", kib, memory>>10, err)
@@ -77,8 +76,7 @@ func TestHostileFlood(t *testing.T) {
 // flood sends as many bodies at once as the server takes in, past the API server, each of
 // which becomes as large in memory as a body can.
 func flood(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.Do(t, err)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	in := intake.New(intake.Default)
 	srv := &http.Server{Handler: in.Handle(ours())}
 	ended := make(chan error, 1)
@@ -112,9 +110,7 @@ func flood(t *testing.T) {
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, group.Wait())
 	if answered.Load() == 0 {
 		t.Error("no body of the flood was answered")
 	}

@@ -30,8 +30,7 @@ func ours() *admission.Webhook {
 // everybodys is the handler with every dialect switched on.
 func everybodys(t testing.TB) *admission.Webhook {
 	t.Helper()
-	dialects, err := dialect.Settings{Dialects: "all"}.Set()
-	must.Do(t, err)
+	dialects := must.Get(dialect.Settings{Dialects: "all"}.Set())(t)
 	return &admission.Webhook{Handler: handler.Pods(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects}))}
 }
 
@@ -45,9 +44,7 @@ func request(raw []byte) admission.Request {
 
 func marshal(t testing.TB, v any) []byte {
 	t.Helper()
-	raw, err := json.Marshal(v)
-	must.Do(t, err)
-	return raw
+	return must.Get(json.Marshal(v))(t)
 }
 
 // admit sends the pod to the handler and returns its answer and the pod after

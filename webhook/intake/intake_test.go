@@ -22,8 +22,7 @@ const patience = time.Minute
 // serve answers requests within the limits: with the body's length, once it has been read.
 func serve(t *testing.T, limits intake.Limits) (address string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.Do(t, err)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	in := intake.New(limits)
 	srv := &http.Server{Handler: in.Handle(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -46,8 +45,7 @@ func serve(t *testing.T, limits intake.Limits) (address string) {
 func dial(t *testing.T, from, to string) net.Conn {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: patience}
-	conn, err := d.Dial("tcp", to)
-	must.Do(t, err)
+	conn := must.Get(d.Dial("tcp", to))(t)
 	t.Cleanup(func() { conn.Close() })
 	must.Do(t, conn.SetDeadline(time.Now().Add(patience)))
 	return conn
@@ -56,9 +54,7 @@ func dial(t *testing.T, from, to string) net.Conn {
 // begin sends the header of a request.
 func begin(t *testing.T, conn net.Conn, header string) {
 	t.Helper()
-	if _, err := fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n", header); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n", header))(t)
 }
 
 // status is the answer's.
@@ -76,9 +72,7 @@ func status(t *testing.T, conn net.Conn) int {
 func ask(t *testing.T, conn net.Conn, size int) int {
 	t.Helper()
 	begin(t, conn, fmt.Sprintf("Content-Length: %d", size))
-	if _, err := io.WriteString(conn, strings.Repeat("x", size)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(conn, strings.Repeat("x", size)))(t)
 	return status(t, conn)
 }
 
@@ -152,8 +146,7 @@ func TestHostileBytes(t *testing.T) {
 	brief.ReadTimeout = time.Second
 	hold := make(chan struct{})
 	in := intake.New(brief)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.Do(t, err)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	arrived := make(chan struct{}, 9)
 	srv := &http.Server{Handler: in.Handle(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		arrived <- struct{}{}
@@ -166,9 +159,7 @@ func TestHostileBytes(t *testing.T) {
 	for _, from := range []string{"127.0.0.1", "127.0.0.2"} {
 		conn, size := dial(t, from, address), map[string]int{"127.0.0.1": 10, "127.0.0.2": 5}[from]
 		begin(t, conn, fmt.Sprintf("Content-Length: %d", size))
-		if _, err := io.WriteString(conn, strings.Repeat("x", size)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(conn, strings.Repeat("x", size)))(t)
 		<-arrived
 	}
 	for _, from := range []string{"127.0.0.1", "127.0.0.3"} {
@@ -203,9 +194,7 @@ func TestHostileValues(t *testing.T) {
 		}
 		conn := dial(t, "127.0.0.1", address)
 		begin(t, conn, fmt.Sprintf("Content-Length: %d\r\nConnection: close", len(body)))
-		if _, err := io.WriteString(conn, body); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(conn, body))(t)
 		if got := status(t, conn); got != want {
 			t.Errorf("%s: status %d, want %d", body, got, want)
 		}

@@ -20,8 +20,7 @@ import (
 // One reading has everything: the dialect, the shares, what the annotations say, those of the
 // dialect among them, what is wrong by field, and the pod as it is admitted.
 func TestRead(t *testing.T) {
-	dialects, err := dialect.Settings{Dialects: "hami"}.Set()
-	must.Do(t, err)
+	dialects := must.Get(dialect.Settings{Dialects: "hami"}.Set())(t)
 	reader := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects})
 	for name, tt := range map[string]struct {
 		metadata, containers string
@@ -56,8 +55,7 @@ func TestRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw := []byte(`{"metadata":{"name":"p",` + tt.metadata + `},"spec":{"containers":[` + tt.containers + `]}}`)
-			read, err := reader.Read("team", raw)
-			must.Do(t, err)
+			read := must.Get(reader.Read("team", raw))(t)
 			if read.Name != "p" || read.Dialect != tt.dialect || len(read.Warnings) != len(tt.warned) || len(read.Errors) != len(tt.errs) {
 				t.Fatalf("%+v", read)
 			}
@@ -77,8 +75,7 @@ func TestRead(t *testing.T) {
 			if w := read.Wishes; !reflect.DeepEqual(read.Shares, tt.shares) || w.Mode != tt.mode || w.Policy != tt.policy || w.Burst != tt.burst {
 				t.Errorf("shares %v, %+v", read.Shares, w)
 			}
-			pod, err := read.Admitted(raw)
-			must.Do(t, err)
+			pod := must.Get(read.Admitted(raw))(t)
 			if len(pod.Spec.SchedulingGates) != 1 || pod.Spec.SchedulingGates[0] != (corev1.PodSchedulingGate{Name: api.Gate}) {
 				t.Errorf("gates %v", pod.Spec.SchedulingGates)
 			}

@@ -102,9 +102,7 @@ func TestStartedWithoutUs(t *testing.T) {
 	// What the device cannot hold is said, as for one that is read only.
 	g.lacking, g.limits = "GPU-0", map[string]v1alpha1.MiB{"GPU-1/c": 2048}
 	_, all = container()
-	if err := (&Limit{Devices: g, Leaf: leaf}).Observe(c, 1, all); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, (&Limit{Devices: g, Leaf: leaf}).Observe(c, 1, all))
 	if all[0].Memory != v1alpha1.GuaranteeCooperative || !strings.Contains(all[0].Note, "not supported") || all[1].Memory != v1alpha1.GuaranteeDriver {
 		t.Errorf("%+v", all)
 	}

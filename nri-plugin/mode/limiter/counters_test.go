@@ -22,8 +22,7 @@ import (
 // mounted lists the mounts below a folder.
 func mounted(t *testing.T, dir string) (found []string) {
 	t.Helper()
-	all, err := os.ReadFile("/proc/self/mountinfo")
-	must.Do(t, err)
+	all := must.Get(os.ReadFile("/proc/self/mountinfo"))(t)
 	for line := range strings.Lines(string(all)) {
 		if at := strings.Fields(line)[4]; strings.HasPrefix(at, dir+"/") {
 			found = append(found, at)
@@ -56,8 +55,7 @@ func TestHostileCountersFile(t *testing.T) {
 	if most := (layout.CountersBytes + page - 1) / page; system.Type != unix.TMPFS_MAGIC || int64(system.Blocks) != most {
 		t.Errorf("on file system %x of %d blocks, want a tmpfs of %d", system.Type, system.Blocks, most)
 	}
-	file, err := os.OpenFile(at, os.O_WRONLY, 0)
-	must.Do(t, err)
+	file := must.Get(os.OpenFile(at, os.O_WRONLY, 0))(t)
 	defer func() { must.Do(t, file.Close()) }()
 	written := int64(0)
 	for piece := make([]byte, 1<<20); written < 64<<20; {
@@ -130,13 +128,11 @@ func TestCountersMemory(t *testing.T) {
 // in KiB.
 func memory(t *testing.T) (sum int64) {
 	t.Helper()
-	all, err := os.ReadFile("/proc/meminfo")
-	must.Do(t, err)
+	all := must.Get(os.ReadFile("/proc/meminfo"))(t)
 	for line := range strings.Lines(string(all)) {
 		var n int64
 		if name, rest, _ := strings.Cut(line, ":"); name == "Shmem" || name == "Slab" || name == "Percpu" {
-			_, err := fmt.Sscan(rest, &n)
-			must.Do(t, err)
+			must.Get(fmt.Sscan(rest, &n))(t)
 			sum += n
 		}
 	}
@@ -170,11 +166,9 @@ func TestHostileFigures(t *testing.T) {
 	l := newLimiter(t, t.TempDir(), nil)
 	c := container("1")
 	dir := inject(t, l, c)
-	file, err := os.OpenFile(dir.counters(), os.O_RDWR, 0)
-	must.Do(t, err)
+	file := must.Get(os.OpenFile(dir.counters(), os.O_RDWR, 0))(t)
 	defer func() { must.Do(t, file.Close()) }()
-	content, err := os.ReadFile(dir.counters())
-	must.Do(t, err)
+	content := must.Get(os.ReadFile(dir.counters()))(t)
 	const headerBytes, devices = 64, 4096
 	for name, damage := range map[string]func(b []byte){
 		"devices": func(b []byte) { fill(b[headerBytes:devices], 0xff) },
@@ -185,14 +179,12 @@ func TestHostileFigures(t *testing.T) {
 	} {
 		damaged := slices.Clone(content)
 		damage(damaged)
-		_, err := file.WriteAt(damaged, 0)
-		must.Do(t, err)
+		must.Get(file.WriteAt(damaged, 0))(t)
 		if u, err := l.Usage(c); err == nil {
 			t.Errorf("%s: read %+v", name, u)
 		}
 	}
-	_, err = file.WriteAt(content, 0)
-	must.Do(t, err)
+	must.Get(file.WriteAt(content, 0))(t)
 	if _, err := l.Usage(c); err != nil {
 		t.Errorf("good counters: %v", err)
 	}
@@ -216,8 +208,7 @@ func fill(b []byte, with byte) {
 func TestHostileLocks(t *testing.T) {
 	l := newLimiter(t, t.TempDir(), nil)
 	c := container("1")
-	file, err := os.OpenFile(inject(t, l, c).counters(), os.O_RDWR, 0)
-	must.Do(t, err)
+	file := must.Get(os.OpenFile(inject(t, l, c).counters(), os.O_RDWR, 0))(t)
 	defer func() { must.Do(t, file.Close()) }()
 	// All slots claimed, and locks that are in the way of each question. They are of open
 	// files, since a process is not asked about its own.
@@ -225,16 +216,14 @@ func TestHostileLocks(t *testing.T) {
 	for i := range 1024 {
 		claimed[i*576] = 1
 	}
-	_, err = file.WriteAt([]byte{0, 4, 0, 0}, 24)
-	must.Do(t, err)
-	_, err = file.WriteAt(claimed, 4096)
-	must.Do(t, err)
+	must.Get(file.WriteAt([]byte{0, 4, 0, 0}, 24))(t)
+	must.Get(file.WriteAt(claimed, 4096))(t)
 	for i := range int64(10000) {
 		lock := unix.Flock_t{Type: unix.F_RDLCK, Start: 1<<40 + 2*i, Len: 1}
 		must.Do(t, unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &lock))
 	}
 	began := time.Now()
-	_, err = l.Usage(c)
+	_, err := l.Usage(c)
 	if took := time.Since(began); err == nil && took > 10*time.Second || took > time.Minute {
 		t.Errorf("it took %v: %v", took, err)
 	} else {

@@ -38,8 +38,7 @@ func bringing(t *testing.T, content, dir string, driver *driverlimit.Limit) *Lim
 	t.Helper()
 	library := filepath.Join(t.TempDir(), "libvgpu.so")
 	must.Do(t, os.WriteFile(library, []byte(content), 0o600))
-	l, err := New(dir, library, driver)
-	must.Do(t, err)
+	l := must.Get(New(dir, library, driver))(t)
 	t.Cleanup(func() { must.Do(t, l.files.release(podID)) }) // with its mounts
 	return l
 }
@@ -70,17 +69,13 @@ func inject(t *testing.T, l *Limiter, c mode.Container) folder {
 
 func stat(t *testing.T, path string) os.FileInfo {
 	t.Helper()
-	info, err := os.Stat(path)
-	must.Do(t, err)
-	return info
+	return must.Get(os.Stat(path))(t)
 }
 
 // runs are the folders of the container's runs, past and next.
 func runs(t *testing.T, dir string) []string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(dir, podID, "main", "*"))
-	must.Do(t, err)
-	return all
+	return must.Get(filepath.Glob(filepath.Join(dir, podID, "main", "*")))(t)
 }
 
 // Every run has a folder of its own, with counters that no earlier one can have

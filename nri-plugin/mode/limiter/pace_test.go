@@ -40,9 +40,8 @@ func sharing(t *testing.T, l *Limiter) *Limiter {
 // told waits until the container is told something by the loop.
 func told(t *testing.T, dir folder) {
 	t.Helper()
-	silent, err := os.ReadFile(dir.pace())
-	must.Do(t, err)
-	err = wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+	silent := must.Get(os.ReadFile(dir.pace()))(t)
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		now, err := os.ReadFile(dir.pace())
 		return !bytes.Equal(now, silent), err
 	})
@@ -59,8 +58,7 @@ func TestPaceFromStartToEnd(t *testing.T) {
 	c := container("1")
 	adjust := &api.ContainerAdjustment{}
 	must.Do(t, l.Inject(c, adjust))
-	run, err := l.folder(c)
-	must.Do(t, err)
+	run := must.Get(l.folder(c))(t)
 	for range 2 {
 		all, err := l.Apply(c, 1)
 		if err != nil || strings.Contains(all[0].Note, "turns") {

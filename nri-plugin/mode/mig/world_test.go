@@ -16,6 +16,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/test/must"
 )
 
 const gpu = "GPU-0"
@@ -50,19 +51,14 @@ func newWorld(t *testing.T) *world {
 func (w *world) restart() {
 	w.t.Helper()
 	w.driver.dead, w.driver.crash = false, 0
-	m, err := New(w.path, Node{Devices: w, Index: w.index, Containers: func() ([]mode.Container, bool) { return w.containers, !w.blind }})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	m := must.Get(New(w.path, Node{Devices: w, Index: w.index, Containers: func() ([]mode.Container, bool) { return w.containers, !w.blind }}))(w.t)
 	w.Mode = m
 	w.must(w.Refresh())
 }
 
 func (w *world) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must.Do(w.t, err)
 }
 
 func (w *world) index() *ledger.Index {

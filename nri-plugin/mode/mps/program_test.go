@@ -56,9 +56,7 @@ func newNode(t *testing.T, driver string) *node {
 	n.restart(dir, n.program)
 	t.Cleanup(func() {
 		n.ledger.Spec.Devices, n.containers = nil, nil
-		if err := n.Settle(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, n.Settle())
 		if left := n.processes(); len(left) > 0 {
 			t.Errorf("processes %+v are left", left)
 		}
@@ -68,9 +66,7 @@ func newNode(t *testing.T, driver string) *node {
 		if left := mounted(t, dir); left != "" {
 			t.Errorf("mounts are left:\n%s", left)
 		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, os.RemoveAll(dir))
 	})
 	return n
 }
@@ -101,9 +97,7 @@ func (n *node) Refresh() error                    { return nil }
 func (n *node) grant(pod string, core v1alpha1.Percent, mem v1alpha1.MiB) mode.Container {
 	n.t.Helper()
 	c := n.enter(pod, core, mem)
-	if err := n.Prepare(c); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, n.Prepare(c))
 	return c
 }
 
@@ -144,11 +138,7 @@ func (n *node) allocates(c mode.Container, mib int) {
 // processes are those of the device's daemon.
 func (n *node) processes() []Process {
 	n.t.Helper()
-	all, err := n.program.Processes(n.files.folder(n.uuid()))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return all
+	return must.Get(n.program.Processes(n.files.folder(n.uuid())))(n.t)
 }
 
 // await looks again and again: what ends may do so a moment later.
@@ -171,9 +161,7 @@ func (n *node) await(look func() error) {
 func (n *node) command(c mode.Container, without []string, name string, args ...string) *exec.Cmd {
 	n.t.Helper()
 	adjust := &api.ContainerAdjustment{}
-	if err := n.Inject(c, adjust); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, n.Inject(c, adjust))
 	cmd := within(adjust, n.sim.Program(name), args...)
 	cmd.Env = n.sim.Env()
 	for _, v := range adjust.GetEnv() {
@@ -187,9 +175,7 @@ func (n *node) command(c mode.Container, without []string, name string, args ...
 // plant has the simulated programs fail.
 func (n *node) plant(fault string, value ...string) {
 	n.t.Helper()
-	if err := n.sim.MPS("0", fault, value...); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, n.sim.MPS("0", fault, value...))
 }
 
 // The driver's own programs: containers are held to their slices; without the limits
@@ -200,9 +186,7 @@ func TestPrograms(t *testing.T) {
 	}
 	n := newNode(t, simgpu.Driver535)
 	small, large := n.grant("a", 30, 1000), n.grant("b", 50, 2000)
-	if _, err := n.Apply(small, n.first(small)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(n.Apply(small, n.first(small)))(t)
 	for _, run := range []struct {
 		c       mode.Container
 		without []string

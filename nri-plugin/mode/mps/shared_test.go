@@ -32,8 +32,7 @@ func mounted(t *testing.T, dir string) string {
 
 func mountsOf(t *testing.T, process any, below string) string {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%v/mountinfo", process))
-	must.Do(t, err)
+	text := must.Get(os.ReadFile(fmt.Sprintf("/proc/%v/mountinfo", process)))(t)
 	var found []string
 	for line := range strings.Lines(string(text)) {
 		if at := strings.Fields(line)[4]; at == below || strings.HasPrefix(at, below+"/") {
@@ -60,21 +59,14 @@ func within(adjust *api.ContainerAdjustment, program string, args ...string) *ex
 func (n *node) first(c mode.Container) uint32 {
 	n.t.Helper()
 	adjust := &api.ContainerAdjustment{}
-	if err := n.Inject(c, adjust); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, n.Inject(c, adjust))
 	cmd := within(adjust, "sh", "-c", "echo ready; read end")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	in := must.Get(cmd.StdinPipe())(n.t)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, err)
 	n.t.Cleanup(func() { in.Close(); _ = cmd.Wait() })
 	if said := make([]byte, 6); func() error { _, err := out.Read(said); return err }() != nil {
 		n.t.Fatal("a container's first process does not start")
@@ -185,10 +177,8 @@ func sharedMemory(t *testing.T, n *node) {
 
 func start(t *testing.T, pid int) uint64 {
 	t.Helper()
-	of, err := procfs.NewProc(pid)
-	must.Do(t, err)
-	stat, err := of.Stat()
-	must.Do(t, err)
+	of := must.Get(procfs.NewProc(pid))(t)
+	stat := must.Get(of.Stat())(t)
 	return stat.Starttime
 }
 
@@ -253,9 +243,7 @@ func TestSharedMemoryInAnotherRoot(t *testing.T) {
 	}
 	must.Do(t, err)
 	t.Cleanup(func() {
-		if err := errors.Join(unix.Unmount(root, unix.MNT_DETACH), unix.Unmount(state, unix.MNT_DETACH)); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, errors.Join(unix.Unmount(root, unix.MNT_DETACH), unix.Unmount(state, unix.MNT_DETACH)))
 	})
 	must.Do(t, unix.Mount("", root, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	n.program.Root = root
@@ -372,17 +360,12 @@ func TestDaemonHoldsNoVolume(t *testing.T) {
 // another PID namespace and another /dev/shm.
 func (n *node) disguised(name string) *exec.Cmd {
 	n.t.Helper()
-	tail, err := exec.LookPath("tail")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	tail := must.Get(exec.LookPath("tail"))(n.t)
 	cmd := exec.Command(tail)
 	cmd.Args = []string{name, foreground, "/dev/null"}
 	cmd.Env = []string{envPipe + "=" + pipes(n.files.folder(n.uuid()))}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
-	if err := cmd.Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, cmd.Start())
 	n.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	return cmd
 }
@@ -405,9 +388,7 @@ func TestDisguisedProcess(t *testing.T) {
 
 	control := n.disguised(controlName)
 	n.restart(n.files.dir, n.program)
-	if err := n.Settle(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, n.Settle())
 	c = n.grant("b", 60, 2000)
 	if _, err := n.Apply(c, n.first(c)); err != nil {
 		t.Error(err)
@@ -461,15 +442,10 @@ func hostileClient(t *testing.T, n *node) {
 	}
 
 	log := filepath.Join(n.files.folder(n.uuid()), "log", "daemon.log")
-	f, err := os.OpenFile(log, os.O_APPEND|os.O_WRONLY, 0)
-	must.Do(t, err)
-	if _, err := f.Write(make([]byte, maxLog+1)); err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.OpenFile(log, os.O_APPEND|os.O_WRONLY, 0))(t)
+	must.Get(f.Write(make([]byte, maxLog+1)))(t)
 	must.Do(t, f.Close())
-	if err := n.Look(time.Now()); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, n.Look(time.Now()))
 	n.allocates(neighbour, 2000)
 	if info, err := os.Stat(log); err != nil || info.Size() > maxLog {
 		t.Errorf("its log: %v, %v", info, err)

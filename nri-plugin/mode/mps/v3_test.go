@@ -25,11 +25,7 @@ import (
 // spaces3 are the namespaces that the node's daemon has.
 func (n *node) spaces3() map[string][]string {
 	n.t.Helper()
-	have, err := v3{link{n.program, n.files.folder(n.uuid()), long}}.have()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return have
+	return must.Get(v3{link{n.program, n.files.folder(n.uuid()), long}}.have())(n.t)
 }
 
 // hold runs a client that has a context until its end.
@@ -40,9 +36,7 @@ func (n *node) hold(c mode.Container) (failed func() string, end func()) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, err)
 	lines := bufio.NewScanner(out)
 	await := func(says string) string {
 		n.t.Helper()
@@ -144,9 +138,7 @@ func TestStrayNamespace(t *testing.T) {
 	n := newNode(t, simgpu.DriverNewest)
 	c := n.grant("a", 30, 1000)
 	first := n.first(c)
-	if _, err := n.program.Run(n.files.folder(n.uuid()), long, "namespace", "set", spaceOf(c.Key()), "--server="+ourServer, "--pinned-memory-limit=40G"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(n.program.Run(n.files.folder(n.uuid()), long, "namespace", "set", spaceOf(c.Key()), "--server="+ourServer, "--pinned-memory-limit=40G"))(t)
 	if _, err := n.Apply(c, first); err == nil || !strings.Contains(err.Error(), "want 1000M") {
 		t.Errorf("%v", err)
 	}
@@ -167,9 +159,7 @@ func TestRootEndsTheServer(t *testing.T) {
 	n.containers = []mode.Container{c}
 	for _, command := range [][]string{{"server", "delete", ourServer, "--force"}, {"quit"}} {
 		n.warnings = nil
-		if _, err := n.program.Run(n.files.folder(n.uuid()), long, command...); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(n.program.Run(n.files.folder(n.uuid()), long, command...))(t)
 		n.await(func() error {
 			if err := errors.Join(n.Look(time.Now()), n.Settle()); err != nil || len(n.warnings) > 0 {
 				return err
@@ -296,9 +286,7 @@ func TestNamespacesAfterACrash(t *testing.T) {
 		if step%4 == 0 {
 			// With the last slice all of it goes.
 			n.ledger.Spec.Devices = nil
-			if bad := n.Settle(); bad != nil {
-				t.Fatal(bad)
-			}
+			must.Do(t, n.Settle())
 			if left, bad := filepath.Glob(filepath.Join(n.files.dir, "GPU-*")); len(left) > 0 || bad != nil {
 				t.Errorf("step %d: %v is left", step, left)
 			}

@@ -35,10 +35,7 @@ func groupOf(t *testing.T, id string, pid uint32) group {
 // read is a file of its cgroup.
 func (g group) read(name string) string {
 	g.t.Helper()
-	text, err := os.ReadFile(filepath.Join(g.dir, name))
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(g.dir, name)))(g.t)
 	return strings.TrimSpace(string(text))
 }
 
@@ -57,11 +54,7 @@ func (g group) count(name, counter string) int {
 	g.t.Helper()
 	for line := range strings.Lines(g.read(name)) {
 		if text, found := strings.CutPrefix(line, counter+" "); found {
-			n, err := strconv.Atoi(strings.TrimSpace(text))
-			if err != nil {
-				g.t.Fatal(err)
-			}
-			return n
+			return must.Get(strconv.Atoi(strings.TrimSpace(text)))(g.t)
 		}
 	}
 	g.t.Fatalf("%s has no %s", name, counter)

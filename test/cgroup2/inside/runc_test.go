@@ -52,9 +52,7 @@ func start(t *testing.T, id, script string, asked *api.LinuxResources, adjust *a
 	if err == nil {
 		err = os.WriteFile(filepath.Join(root, "busybox"), program, 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	c := &container{resources: merged(asked, adjust.GetLinux().GetResources()).ToOCI()}
 	spec := rspec.Spec{
 		Version: rspec.Version,
@@ -81,9 +79,7 @@ func start(t *testing.T, id, script string, asked *api.LinuxResources, adjust *a
 	if err == nil {
 		err = runc(t, nil, "run", "--detach", "--bundle", bundle, "--pid-file", pid, id)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { must.Report(t, runc(t, nil, "delete", "--force", id)) })
 	number := must.Get(os.ReadFile(pid))(t)
 	n := must.Get(strconv.ParseUint(string(number), 10, 32))(t)

@@ -91,16 +91,14 @@ func startContainerd(t *testing.T) *containerd {
 		}
 	})
 	address := filepath.Join(dir, "containerd.sock")
-	conn, err := grpc.NewClient("unix://"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(grpc.NewClient("unix://"+address, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	t.Cleanup(func() { conn.Close() })
 	c := &containerd{RuntimeServiceClient: cri.NewRuntimeServiceClient(conn), t: t, dir: dir}
 	tick, late := time.NewTicker(200*time.Millisecond), time.After(2*time.Minute)
 	defer tick.Stop()
 	for {
-		if _, err = c.Version(t.Context(), &cri.VersionRequest{}); err == nil {
+		_, err := c.Version(t.Context(), &cri.VersionRequest{})
+		if err == nil {
 			break
 		}
 		select {
@@ -124,9 +122,7 @@ func (c *containerd) load(ctr, name, path, program string) {
 	if err == nil {
 		err = m.Save(file)
 	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.Do(c.t, err)
 	out, err := exec.Command(ctr, "--address", filepath.Join(c.dir, "containerd.sock"), "--namespace", "k8s.io", "images", "import", file).CombinedOutput()
 	if err != nil {
 		c.t.Fatalf("image %s: %v\n%s", name, err, out)
@@ -144,19 +140,14 @@ func (c *containerd) run(name string, annotations map[string]string, script stri
 			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: &cri.NamespaceOption{Network: cri.NamespaceMode_NODE}},
 		},
 	}
-	sandbox, err := c.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: pod})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	sandbox := must.Get(c.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: pod}))(c.t)
 	c.t.Cleanup(func() {
 		ctx := context.Background()
 		_, err := c.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: sandbox.PodSandboxId})
 		if err == nil {
 			_, err = c.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: sandbox.PodSandboxId})
 		}
-		if err != nil {
-			c.t.Error(err)
-		}
+		must.Report(c.t, err)
 	})
 	made, err := c.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: sandbox.PodSandboxId, SandboxConfig: pod, Config: &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: "main"}, Image: &cri.ImageSpec{Image: shellImage},
@@ -166,13 +157,8 @@ func (c *containerd) run(name string, annotations map[string]string, script stri
 	if err == nil {
 		_, err = c.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: made.ContainerId})
 	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	status, err := c.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: made.ContainerId, Verbose: true})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.Do(c.t, err)
+	status := must.Get(c.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: made.ContainerId, Verbose: true}))(c.t)
 	var info struct {
 		PID uint32 `json:"pid"`
 	}

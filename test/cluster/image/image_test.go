@@ -41,9 +41,7 @@ func members(t *testing.T, archive []byte) (names []string, data map[string][]by
 		if errors.Is(err, io.EOF) {
 			return names, data
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		names = append(names, string(h.Typeflag)+" "+h.Name)
 		if data[h.Name], err = io.ReadAll(tr); err != nil {
 			t.Fatal(err)

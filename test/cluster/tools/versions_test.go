@@ -33,9 +33,7 @@ func published(t *testing.T, module string, versions ...string) {
 			if err == nil {
 				_, err = f.Write([]byte(text))
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 		}
 		must.Do(t, w.Close())
 		for file, data := range map[string][]byte{

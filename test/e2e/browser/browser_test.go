@@ -81,12 +81,8 @@ func (b *tab) call(method string, params, result any) {
 	if b.session == "" {
 		text, err = json.Marshal(map[string]any{"id": b.last, "method": method, "params": params})
 	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if _, err := b.to.Write(append(text, 0)); err != nil {
-		b.t.Fatal(err)
-	}
+	must.Do(b.t, err)
+	must.Get(b.to.Write(append(text, 0)))(b.t)
 	for {
 		line, err := b.from.ReadBytes(0)
 		if err != nil {
@@ -97,9 +93,7 @@ func (b *tab) call(method string, params, result any) {
 			Error  *struct{ Message string }
 			Result json.RawMessage
 		}
-		if err := json.Unmarshal(line[:len(line)-1], &answer); err != nil {
-			b.t.Fatal(err)
-		}
+		must.Do(b.t, json.Unmarshal(line[:len(line)-1], &answer))
 		if answer.ID != b.last {
 			continue
 		}
@@ -107,9 +101,7 @@ func (b *tab) call(method string, params, result any) {
 			b.t.Fatalf("%s: %s", method, answer.Error.Message)
 		}
 		if result != nil {
-			if err := json.Unmarshal(answer.Result, result); err != nil {
-				b.t.Fatal(err)
-			}
+			must.Do(b.t, json.Unmarshal(answer.Result, result))
 		}
 		return
 	}

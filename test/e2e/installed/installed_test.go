@@ -40,9 +40,7 @@ var sys *system.System
 // nothing: no gate, finalizer, admission or capacity is left.
 func TestInstalled(t *testing.T) {
 	readme, err := os.ReadFile("../../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	quick := regexp.MustCompile(`(?s)## Quick start\n.*?\n` + system.InstallCommand + ` [^\n]*\n(.*?)` + "```").FindStringSubmatch(string(readme))
 	if quick == nil {
 		t.Fatalf("README.md: no \"Quick start\" that installs by %q", system.InstallCommand)
@@ -59,9 +57,7 @@ func TestInstalled(t *testing.T) {
 	if sys != nil {
 		t.Cleanup(func() { must.Report(t, sys.Down()) })
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	must.Do(t, sys.Namespaces(t.Context(), map[string]bool{namespace: false}))
 
 	quickStart(t, quick[1])

@@ -73,9 +73,7 @@ func bareMachine(t *testing.T) (root string) {
 		if err == nil {
 			err = errors.Join(os.MkdirAll(filepath.Dir(root+name), 0o755), os.WriteFile(root+name, data, 0o755))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	return root
 }
@@ -235,9 +233,7 @@ func interrupted(t *testing.T, root string) {
 	t.Helper()
 	cmd := inside(t.Context(), root, "run", "--simulated", "--only=inventory,share", "--report=/tmp/report.json")
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	cmd.Stdout, cmd.Stderr = write, write
 	must.Do(t, cmd.Start())
 	write.Close()
@@ -253,9 +249,7 @@ func interrupted(t *testing.T, root string) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	err = cmd.Wait()
 	t.Logf("interrupted: %v\n%s", err, said.String())
@@ -275,9 +269,7 @@ func readReport(t *testing.T, root string) map[string]*report.Row {
 	if err == nil {
 		err = json.Unmarshal(text, &rep)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	got := map[string]*report.Row{}
 	for _, r := range rep.Rows {
 		got[r.Name] = r

@@ -25,6 +25,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 )
 
 // TestOnAPIServer: the field selectors, the viewer's role and the errors are
@@ -70,16 +71,12 @@ func TestOnAPIServer(t *testing.T) {
 	ops := reader(t, apiserver.As(cfg, "ops", "system:authenticated"))
 	expect(t, ops, "cordon gpu-1/"+gpuA+" --reason fans", gpuA+") cordoned")
 	l := &v1alpha1.SliceLedger{}
-	if err := admin.Get(t.Context(), client.ObjectKey{Name: "gpu-1"}, l); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, admin.Get(t.Context(), client.ObjectKey{Name: "gpu-1"}, l))
 	if c := l.Spec.Cordon(gpuA); c == nil || c.By != "ops" || c.Reason != "fans" || c.Since.IsZero() || len(l.Spec.Devices[0].Slices) != 1 {
 		t.Errorf("the ledger says %+v", l.Spec)
 	}
 	l.Spec.Devices[0].Slices[0].Pod = train.UID
-	if err := admin.Update(t.Context(), l); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, admin.Update(t.Context(), l))
 	expectError(t, ops, "drain gpu-1/"+gpuA, "--force to override): default/train")
 	expect(t, ops, "drain --force --dry-run=server gpu-1/"+gpuA, "evicting pod default/train (server dry run)")
 	expect(t, ops, "uncordon gpu-1/"+gpuA, ") uncordoned")
@@ -96,9 +93,7 @@ func TestOnAPIServer(t *testing.T) {
 
 	crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "sliceledgers." + v1alpha1.Group}}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
-	if err := admin.Delete(t.Context(), crd); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, admin.Delete(t.Context(), crd))
 	expectError(t, ann, "nodes", "is Vernier installed?")
 }
 
@@ -123,24 +118,18 @@ func guard(t *testing.T, c client.Client, p *corev1.Pod) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
 		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{}},
 	}
-	if err := errors.Join(
+	must.Do(t, errors.Join(
 		c.SubResource("binding").Create(t.Context(), p.DeepCopy(), binding),
 		c.Create(t.Context(), budget),
-	); err != nil {
-		t.Fatal(err)
-	}
+	))
 	p.ResourceVersion = ""
 	budget.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, CurrentHealthy: 1, DesiredHealthy: 1, ExpectedPods: 1}
-	if err := errors.Join(c.Status().Update(t.Context(), p), c.Status().Update(t.Context(), budget)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(c.Status().Update(t.Context(), p), c.Status().Update(t.Context(), budget)))
 }
 
 func create(t *testing.T, c client.Client, o client.Object) {
 	t.Helper()
-	if err := client.IgnoreAlreadyExists(c.Create(t.Context(), o)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, client.IgnoreAlreadyExists(c.Create(t.Context(), o)))
 }
 
 func grant(t *testing.T, c client.Client, user string, roles ...string) {
@@ -156,10 +145,7 @@ func grant(t *testing.T, c client.Client, user string, roles ...string) {
 
 func reader(t *testing.T, cfg *rest.Config) client.Client {
 	t.Helper()
-	r, err := newClient(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(newClient(cfg))(t)
 	return onServer{r, cfg}
 }
 

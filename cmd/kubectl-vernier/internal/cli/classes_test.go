@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // ofClass has the pod ask for units of a class.
@@ -62,14 +63,9 @@ func TestClasses(t *testing.T) {
 			}
 			file := filepath.Join("testdata", name)
 			if *update {
-				if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.WriteFile(file, []byte(out), 0o644))
 			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := must.Get(os.ReadFile(file))(t)
 			if diff := cmp.Diff(string(want), out); diff != "" {
 				t.Errorf("kubectl vernier %s (-want +got):\n%s", args, diff)
 			}

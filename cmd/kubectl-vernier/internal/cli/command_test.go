@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/objects"
 )
 
@@ -75,14 +76,9 @@ func TestGolden(t *testing.T) {
 			}
 			file := filepath.Join("testdata", name)
 			if *update {
-				if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.WriteFile(file, []byte(out), 0o644))
 			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := must.Get(os.ReadFile(file))(t)
 			if diff := cmp.Diff(string(want), out); diff != "" {
 				t.Errorf("kubectl vernier %s (-want +got):\n%s", args, diff)
 			}
@@ -215,10 +211,7 @@ func eventsOf(r client.Reader) events {
 // fakeClient answers the field selectors as the API server does.
 func fakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
-	scheme, err := newScheme()
-	if err != nil {
-		t.Fatal(err)
-	}
+	scheme := must.Get(newScheme())(t)
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.SliceLedger{}).
 		WithIndex(&corev1.Pod{}, fieldNodeName, func(o client.Object) []string {

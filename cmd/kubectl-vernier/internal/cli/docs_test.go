@@ -9,15 +9,13 @@ import (
 
 	"vernier.dev/vernier/test/docs"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 // What sentences of the documentation call a command of the plugin is one, with flags
 // that it has. The blocks of commands are run (package docs).
 func TestCommandsInSentences(t *testing.T) {
-	root, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(manifests.Root())(t)
 	named, err := docs.Mentions(root, "kubectl vernier")
 	if err != nil || len(named) < 20 {
 		t.Fatalf("%d are named, %v", len(named), err)

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // yard is a cluster in which devices are taken out of service. Every wait lets its
@@ -101,18 +102,14 @@ func (y *yard) after(d time.Duration) <-chan time.Time {
 			return apierrors.IsNotFound(err) && !y.held
 		})
 	}
-	if err := y.api.Update(y.t.Context(), l); err != nil {
-		y.t.Fatal(err)
-	}
+	must.Do(y.t, y.api.Update(y.t.Context(), l))
 	passed <- y.now
 	return passed
 }
 
 func (y *yard) ledger() *v1alpha1.SliceLedger {
 	l := &v1alpha1.SliceLedger{}
-	if err := y.api.Get(y.t.Context(), client.ObjectKey{Name: "gpu-1"}, l); err != nil {
-		y.t.Fatal(err)
-	}
+	must.Do(y.t, y.api.Get(y.t.Context(), client.ObjectKey{Name: "gpu-1"}, l))
 	return l
 }
 

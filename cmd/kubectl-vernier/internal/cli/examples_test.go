@@ -10,19 +10,14 @@ import (
 
 	"vernier.dev/vernier/test/docs"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 // Every pod of the examples is admitted, without a warning. Their pages apply files that are
 // there, and all of them. That they do what the pages say TestDemo sees on a cluster.
 func TestExamples(t *testing.T) {
-	root, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pages, err := docs.Commands(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(manifests.Root())(t)
+	pages := must.Get(docs.Commands(root))(t)
 	folders, err := filepath.Glob(filepath.Join(root, "docs/examples/*/"))
 	if err != nil || len(folders) < 5 {
 		t.Fatalf("%d examples, %v", len(folders), err)
@@ -52,10 +47,7 @@ func TestExamples(t *testing.T) {
 				applied[word] = applied[word] || i > 1 && words[i-2] == "apply"
 			}
 		}
-		files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := must.Get(filepath.Glob(filepath.Join(folder, "*.yaml")))(t)
 		for _, file := range files {
 			if short := filepath.Join("docs/examples", name, filepath.Base(file)); !applied[short] && !applied[filepath.Dir(short)] {
 				t.Errorf("%s is not applied by its page", short)

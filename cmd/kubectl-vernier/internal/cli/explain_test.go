@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func TestExplain(t *testing.T) {
@@ -28,14 +30,9 @@ func TestExplain(t *testing.T) {
 			}
 			file := filepath.Join("testdata", name)
 			if *update {
-				if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.WriteFile(file, []byte(out), 0o644))
 			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := must.Get(os.ReadFile(file))(t)
 			if diff := cmp.Diff(string(want), out); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

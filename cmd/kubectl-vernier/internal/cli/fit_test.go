@@ -20,6 +20,7 @@ import (
 	"vernier.dev/vernier/allocator/state/feasible"
 	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // filtersOf are the scheduler's filters over nodes named as the fixture's ledgers.
@@ -88,9 +89,7 @@ func TestFit_CountsPods(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "x.yaml")
-			if err := os.WriteFile(file, []byte(tt.manifest), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(file, []byte(tt.manifest), 0o600))
 			filters = filtersOf(tt.node)
 			out, errOut, err := run(t, fakeClient(t, fixture()...), "fit -f "+file)
 			if !strings.HasPrefix(errorText(err), tt.err) || (err == nil) != (tt.err == "") || strings.TrimPrefix(errOut, "No room is looked for.\n") != "" {
@@ -118,9 +117,7 @@ func TestFit_CountsReservedRoom(t *testing.T) {
 		"40": {"Deployment/a: would wait", "nearest: gpu-1 GPU 0 has 70 % and 61,439 MiB free, of which 60 % and 8,192 MiB are reserved for others; room is reserved for team-a/head"},
 	} {
 		file := filepath.Join(t.TempDir(), "x.yaml")
-		if err := os.WriteFile(file, []byte(asking("Deployment", "a", "", percent)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(file, []byte(asking("Deployment", "a", "", percent)), 0o600))
 		out, _, _ := run(t, fakeClient(t, append(fixture(), head, reserved)...), "fit -f "+file)
 		for _, part := range says {
 			if !strings.Contains(out, part) {
@@ -134,9 +131,7 @@ func TestFit_CountsReservedRoom(t *testing.T) {
 func TestFit_NamesFiles(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"a.yaml": asking("Deployment", "a", "", "10"), "b.yaml": asking("Deployment", "a", "", "99")} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	filters = filtersOf(func(*corev1.Node) {})
 	out, _, _ := run(t, fakeClient(t, fixture()...), "fit -f "+dir)
@@ -145,9 +140,7 @@ func TestFit_NamesFiles(t *testing.T) {
 			t.Errorf("does not say %q:\n%s", part, out)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "b.yaml"), []byte("a: ["), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(dir, "b.yaml"), []byte("a: ["), 0o600))
 	if _, _, err := run(t, fakeClient(t, fixture()...), "fit -f "+dir); !strings.Contains(errorText(err), dir+"/b.yaml: document 1") {
 		t.Errorf("%v", err)
 	}

@@ -24,6 +24,7 @@ import (
 
 	"vernier.dev/vernier/allocator/queue/eventlist"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/objects"
 )
 
@@ -87,9 +88,7 @@ func TestHostileTerminalEscapes(t *testing.T) {
 ---
 {apiVersion: v1, kind: "Pod` + quoted + `", metadata: {name: "q` + quoted + `"}, spec: {containers: [{name: c, resources: {limits: {"vernier.dev/gpu-` + quoted + `": 10}}}]}}
 `
-	if err := os.WriteFile(manifest, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(manifest, []byte(text), 0o600))
 	commands := map[string]bool{}
 	for _, args := range []string{
 		"-A", "-A -o wide", "nodes", "nodes -o wide", "devices", "devices -o wide", "slices -A", "slices -A -o wide",
@@ -165,10 +164,7 @@ func TestHostileEventsAreLeftOut(t *testing.T) {
 	for i := range eventlist.MaxEvents + 1 {
 		flood.Items = append(flood.Items, *event(fmt.Sprint(i), "big", time.Minute, eventSource, "needs 90 %"))
 	}
-	text, err := json.Marshal(flood)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(json.Marshal(flood))(t)
 	for _, args := range []string{"-A", "waiting -A", "why big -n team-a", "fit -f testdata/pod.yaml"} {
 		asked := 0
 		r := fakeClient(t, fixture()...)

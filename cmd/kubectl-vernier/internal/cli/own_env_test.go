@@ -16,6 +16,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/must"
 )
 
 // TestNamespaceUser: a user with a RoleBinding to view in one namespace, and nothing else,
@@ -43,9 +44,7 @@ func TestNamespaceUser(t *testing.T) {
 		train.Status = corev1.PodStatus{Phase: corev1.PodRunning,
 			InitContainerStatuses: []corev1.ContainerStatus{{Name: "prepare", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", ContainerID: "containerd://a"}}}},
 			ContainerStatuses:     []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
-		if err := admin.Status().Update(t.Context(), train); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Status().Update(t.Context(), train))
 		waits := pod("waits", `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":90,"memPercent":50}}}`)
 		waits.Namespace = ns
 		create(t, admin, waits)
@@ -85,20 +84,14 @@ func TestNamespaceUser(t *testing.T) {
 func aggregateView(t *testing.T, c client.Client) {
 	t.Helper()
 	view := &rbacv1.ClusterRole{}
-	if err := c.Get(t.Context(), types.NamespacedName{Name: "view"}, view); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Get(t.Context(), types.NamespacedName{Name: "view"}, view))
 	var parts rbacv1.ClusterRoleList
-	if err := c.List(t.Context(), &parts, client.MatchingLabels{"rbac.authorization.k8s.io/aggregate-to-view": "true"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.List(t.Context(), &parts, client.MatchingLabels{"rbac.authorization.k8s.io/aggregate-to-view": "true"}))
 	for _, part := range parts.Items {
 		view.Rules = append(view.Rules, part.Rules...)
 	}
 	if len(parts.Items) < 2 {
 		t.Fatalf("%d roles go into view", len(parts.Items))
 	}
-	if err := c.Update(t.Context(), view); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Update(t.Context(), view))
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // What a node agent serves, as Prometheus writes it.
@@ -63,9 +64,7 @@ team-b      note    main        gpu-1   GPU-aaaaaaaa   0/1          -           
 			}}
 		root := c.root()
 		root.SetArgs(strings.Fields(args))
-		if err := root.ExecuteContext(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, root.ExecuteContext(t.Context()))
 		if out.String() != want {
 			t.Errorf("%s prints\n%s\nwant\n%s", args, out.String(), want)
 		}
@@ -92,9 +91,7 @@ func TestTopBesideAnAgentThatHangs(t *testing.T) {
 			}}
 		root := c.root()
 		root.SetArgs([]string{"top", "-A", "--no-headers"})
-		if err := root.ExecuteContext(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, root.ExecuteContext(t.Context()))
 		if !strings.Contains(out.String(), "train") || errOut.String() != "node gpu-2 is left out: no answer within 15s\n" {
 			t.Errorf("prints %q, says %q", out.String(), errOut.String())
 		}

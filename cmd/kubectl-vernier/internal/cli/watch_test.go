@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // watching runs a command, and what happens between its looks, until there is
@@ -53,22 +54,16 @@ func TestWatch(t *testing.T) {
 	cluster := fakeClient(t, &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}})
 	var out bytes.Buffer
 	more := func() {
-		if err := cluster.Create(t.Context(), &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-2"}}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cluster.Create(t.Context(), &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-2"}}))
 	}
-	if err := watching(t, &out, cluster, "nodes --watch", more); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, watching(t, &out, cluster, "nodes --watch", more))
 	first, second, _ := strings.Cut(out.String(), "\n\n")
 	if strings.Contains(first, "gpu-2") || !strings.Contains(second, "gpu-2") || !strings.HasPrefix(second, "NAME") {
 		t.Errorf("printed\n%s", out.String())
 	}
 
 	out.Reset()
-	if err := watching(t, &terminal{Writer: &out, width: 12}, cluster, "nodes -w"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, watching(t, &terminal{Writer: &out, width: 12}, cluster, "nodes -w"))
 	if text := out.String(); !strings.HasPrefix(text, clear+"NAME") || strings.Contains(text, red) {
 		t.Errorf("on a screen: %q", text)
 	}
@@ -85,9 +80,7 @@ func TestWatch(t *testing.T) {
 func TestTerminal(t *testing.T) {
 	cluster := fakeClient(t, fixture()...)
 	var out bytes.Buffer
-	if err := watching(t, &terminal{Writer: &out, width: 80, colour: true}, cluster, "devices"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, watching(t, &terminal{Writer: &out, width: 80, colour: true}, cluster, "devices"))
 	want := []string{
 		bold + "NODE  IDX  UUID      MODEL   CORE    MEM(MiB)     SLICES  MIG          HEALTH" + plain,
 		bold + "                             (%)" + plain,
@@ -212,9 +205,7 @@ func TestTerminalLeavesDocuments(t *testing.T) {
 		clientset: func() (kubernetes.Interface, error) { return eventsOf(cluster), nil }}
 	root := c.root()
 	root.SetArgs([]string{"nodes", "-o", "json"})
-	if err := root.ExecuteContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, root.ExecuteContext(t.Context()))
 	if !json.Valid(out.Bytes()) || !strings.Contains(out.String(), "view.vernier.dev/v1") {
 		t.Errorf("printed %s", out.String())
 	}

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // makeKinds has the API server know two kinds that view shows: one that nobody else does, and
@@ -93,9 +94,7 @@ func testWorkloads(t *testing.T, cfg *rest.Config, admin client.Client) {
 		bound.Spec.SchedulingGates, bound.Spec.NodeName = nil, "gpu-1"
 		create(t, admin, bound)
 		bound.Status.Phase = phase
-		if err := admin.Status().Update(t.Context(), bound); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, admin.Status().Update(t.Context(), bound))
 		says(t, admin, "Pod", "v1", bound, "FailedCreatePodSandBox", "kubelet", "Failed to create pod sandbox: no network")
 	}
 
@@ -132,9 +131,7 @@ func testWorkloads(t *testing.T, cfg *rest.Config, admin client.Client) {
 	database := &appsv1.StatefulSet{ObjectMeta: in("db", nil, sets), Spec: appsv1.StatefulSetSpec{Selector: selector, Template: template}}
 	create(t, admin, database)
 	database.Status.UpdateRevision = "db-2"
-	if err := admin.Status().Update(t.Context(), database); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, admin.Status().Update(t.Context(), database))
 	first := pod("", shares)
 	first.ObjectMeta = in("db-0", database, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
 	first.Labels, first.Annotations = map[string]string{appsv1.ControllerRevisionHashLabelKey: "db-1"}, map[string]string{v1alpha1.AnnotationShares: shares}
@@ -182,14 +179,10 @@ func testFit(t *testing.T, cfg *rest.Config, admin client.Client) {
 	create(t, admin, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"},
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "team", Value: "b", Effect: corev1.TaintEffectNoSchedule}}}})
 	l := &v1alpha1.SliceLedger{}
-	if err := admin.Get(t.Context(), client.ObjectKey{Name: "gpu-1"}, l); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, admin.Get(t.Context(), client.ObjectKey{Name: "gpu-1"}, l))
 	l.Status.Devices = []v1alpha1.DeviceStatus{{UUID: gpuA, Model: "NVIDIA A100-SXM4-80GB", Mem: 81920, MIG: v1alpha1.MIGDisabled, Healthy: true}}
 	l.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()}}
-	if err := admin.Status().Update(t.Context(), l); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, admin.Status().Update(t.Context(), l))
 	config := kubeconfig(t, cfg)
 	const fit = "fit -f testdata/pod.yaml"
 
@@ -238,8 +231,6 @@ func kubeconfig(t *testing.T, cfg *rest.Config) string {
 	c.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
 	c.CurrentContext = "test"
 	file := filepath.Join(t.TempDir(), "config")
-	if err := clientcmd.WriteToFile(*c, file); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, clientcmd.WriteToFile(*c, file))
 	return file
 }

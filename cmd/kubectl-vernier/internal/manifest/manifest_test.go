@@ -8,10 +8,11 @@ import (
 	"testing"
 
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
+	"vernier.dev/vernier/test/must"
 )
 
 func TestRead(t *testing.T) {
-	read, err := manifest.Read(strings.NewReader(`
+	read := must.Get(manifest.Read(strings.NewReader(`
 apiVersion: v1
 kind: Pod
 metadata: {name: alone, namespace: team}
@@ -37,10 +38,7 @@ metadata: {name: train}
 spec: {tasks: [{name: ps, template: {spec: {containers: [{name: a}]}}}, {name: worker, template: {spec: {containers: [{name: a}]}}}]}
 ---
 {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "t"}, "spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": {"containers": []}}}}}}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
+`)))(t)
 	pods := read.Pods
 	var got []string
 	for _, p := range pods {
@@ -67,7 +65,7 @@ spec: {tasks: [{name: ps, template: {spec: {containers: [{name: a}]}}}, {name: w
 // Fields that no pod has are named where the object is Kubernetes' own: other kinds
 // may have pods with more to them.
 func TestUnknownFields(t *testing.T) {
-	read, err := manifest.Read(strings.NewReader(`
+	read := must.Get(manifest.Read(strings.NewReader(`
 apiVersion: v1
 kind: Pod
 metadata: {name: a, annotation: {x: y}}
@@ -82,10 +80,7 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {name: c}
 spec: {replica: 1, template: {spec: {containers: [{name: a}]}}}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
+`)))(t)
 	for i, want := range []string{"metadata.annotation spec.containers[0].resource", "", ""} {
 		if got := strings.Join(read.Pods[i].Unknown, " "); got != want {
 			t.Errorf("%s: unknown %q, want %q", read.Pods[i].Object, got, want)

@@ -11,15 +11,13 @@ import (
 	"time"
 
 	model "vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/test/must"
 )
 
 // TestReference: docs/reference/kubectl-vernier.md names exactly the fields that
 // are printed, and marks those that may be absent.
 func TestReference(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "reference", "kubectl-vernier.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "reference", "kubectl-vernier.md")))(t)
 	for kind, item := range map[string]any{
 		KindNodes: model.Node{}, KindDevices: model.Device{}, KindSlices: model.Slice{}, KindWaiting: model.WaitingPod{},
 		KindExplained: ExplainedPod{}, KindFragments: Fragment{}, KindFits: Fitted{}, KindReasons: Reasoned{}, KindUses: model.Use{}, KindClasses: Class{},

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // TestGraft puts a file where folders are missing, behind a link, with neighbours
@@ -29,9 +31,7 @@ func TestGraft(t *testing.T) {
 		os.Symlink("file", filepath.Join(real, "link")),
 		os.Symlink("real", filepath.Join(dir, "alias")),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	inside := exec.Command(os.Args[0], "-test.run=^TestGraft$")
 	inside.Env = append(os.Environ(), "GRAFT_IN="+dir)
@@ -49,16 +49,11 @@ func TestGraft(t *testing.T) {
 }
 
 func graftIn(t *testing.T, dir string) {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	real := filepath.Join(dir, "real")
-	err := graft(filepath.Join(dir, "alias", "a", "b", "c"), filepath.Join(dir, "scratch"), func(path string) error {
+	must.Do(t, graft(filepath.Join(dir, "alias", "a", "b", "c"), filepath.Join(dir, "scratch"), func(path string) error {
 		return os.WriteFile(path, []byte("grafted"), 0o600)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for name, want := range map[string]string{"file": "file", "link": "file", "sub/file": "deep", "a/b/c": "grafted"} {
 		if got, err := os.ReadFile(filepath.Join(real, name)); err != nil || string(got) != want {
 			t.Errorf("%s holds %q, %v; want %q", name, got, err, want)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vernier.dev/vernier/cmd/vgpu-run/internal/session"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -83,9 +84,7 @@ func TestTable_WhenNVMLSaysNothing(t *testing.T) {
 func TestToFile(t *testing.T) {
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "report"), filepath.Join(dir, "link")
-	if err := errors.Join(os.WriteFile(path, []byte("old"), 0o640), os.Symlink(path, link)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.WriteFile(path, []byte("old"), 0o640), os.Symlink(path, link)))
 	holds := func(want string) {
 		t.Helper()
 		got, err := os.ReadFile(path)
@@ -96,18 +95,13 @@ func TestToFile(t *testing.T) {
 			t.Errorf("left behind: %v, %v", left, err)
 		}
 	}
-	write, err := ToFile(link)
-	if err != nil {
-		t.Fatal(err)
-	}
+	write := must.Get(ToFile(link))(t)
 	holds("old")
 	if err := write(func(io.Writer) error { return io.ErrShortWrite }); !errors.Is(err, io.ErrShortWrite) {
 		t.Error(err)
 	}
 	holds("old")
-	if err := write(func(w io.Writer) error { _, err := io.WriteString(w, "new"); return err }); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, write(func(w io.Writer) error { _, err := io.WriteString(w, "new"); return err }))
 	holds("new")
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("%v: the mode is %v", err, info.Mode())

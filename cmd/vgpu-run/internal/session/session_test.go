@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -17,10 +18,7 @@ var limits = layout.Limits{Container: "vgpu-run", Devices: []layout.DeviceLimit{
 
 func open(t *testing.T, dir string) *Session {
 	t.Helper()
-	s, err := New(dir, limits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(dir, limits))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -44,9 +42,7 @@ func TestSweep(t *testing.T) {
 		if _, err := layout.ReadUsage(s.Files().Counters); err != nil {
 			t.Error(err)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, s.Close())
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("%v, %v are left", left, err)
@@ -58,15 +54,9 @@ func TestSweep(t *testing.T) {
 func TestForeignFolder(t *testing.T) {
 	root := t.TempDir()
 	public, link := filepath.Join(root, "public"), filepath.Join(root, "link")
-	if err := os.Mkdir(public, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(public, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(root, link); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(public, 0o700))
+	must.Do(t, os.Chmod(public, 0o777))
+	must.Do(t, os.Symlink(root, link))
 	for _, dir := range []string{public, link} {
 		if _, err := New(dir, limits); err == nil || !strings.Contains(err.Error(), "--run-dir") {
 			t.Errorf("%s: %v, want it refused, with the flag's name", dir, err)

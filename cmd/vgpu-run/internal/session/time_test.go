@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
@@ -32,12 +33,8 @@ func TestOneLeads(t *testing.T) {
 func TestFollow(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	a, b := open(t, dir), open(t, dir)
-	if err := os.Mkdir(filepath.Join(dir, unfinished+"c"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "empty"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(filepath.Join(dir, unfinished+"c"), 0o700))
+	must.Do(t, os.Mkdir(filepath.Join(dir, "empty"), 0o700))
 	l := &leader{loop: pace.New(), members: map[string]*pace.Container{}}
 	want := func(sessions ...*Session) {
 		t.Helper()
@@ -52,9 +49,7 @@ func TestFollow(t *testing.T) {
 	}
 	l.follow(dir)
 	want(a, b)
-	if err := a.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, a.Close())
 	c := open(t, dir)
 	l.follow(dir)
 	want(b, c)
