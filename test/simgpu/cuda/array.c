@@ -139,14 +139,6 @@ CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *desc, CUarray array)
     return CUDA_SUCCESS;
 }
 
-CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *desc, CUarray array) {
-    CUDA_ARRAY3D_DESCRIPTOR d;
-    NEED(desc);
-    CHECK(cuArray3DGetDescriptor_v2(&d, array));
-    *desc = (CUDA_ARRAY_DESCRIPTOR){d.Width, d.Height, d.Format, d.NumChannels};
-    return CUDA_SUCCESS;
-}
-
 CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *need, CUarray array,
                                       CUdevice dev) {
     struct ordinal *o;

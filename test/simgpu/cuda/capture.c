@@ -118,21 +118,6 @@ CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *status, 
     return cuStreamGetCaptureInfo_v3(stream, status, id, NULL, NULL, NULL, NULL);
 }
 
-CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *dependencies,
-                                              const CUgraphEdgeData *edges, size_t n,
-                                              unsigned int flags) {
-    CUstream s;
-    (void)dependencies, (void)edges, (void)n;
-    NEED(flags <= 1);
-    CHECK(context_stream(stream, &s));
-    return s->capture ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
-}
-
-CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *dependencies, size_t n,
-                                           unsigned int flags) {
-    return cuStreamUpdateCaptureDependencies_v2(stream, dependencies, NULL, n, flags);
-}
-
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
     NEED(mode && (unsigned)*mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
     CUstreamCaptureMode before = mine;
@@ -149,5 +134,3 @@ PTSZ(cuStreamIsCapturing);
 PTSZ(cuStreamGetCaptureInfo);
 PTSZ(cuStreamGetCaptureInfo_v2);
 PTSZ(cuStreamGetCaptureInfo_v3);
-PTSZ(cuStreamUpdateCaptureDependencies);
-PTSZ(cuStreamUpdateCaptureDependencies_v2);

@@ -273,11 +273,6 @@ CUresult cuCtxGetCurrent(CUcontext *pctx) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags) {
-    NEED(pctx && !flags);
-    return need_context(pctx);
-}
-
 CUresult cuCtxDetach(CUcontext ctx) {
     INITIALIZED;
     return ctx && ctx == current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;

@@ -38,14 +38,6 @@ SET(cuCtxSetSharedMemConfig, CUsharedconfig, shared)
 OF(cuCtxGetId, unsigned long long, id)
 OF(cuCtxGetApiVersion, unsigned int, api_version)
 
-CUresult cuCtxSetFlags(unsigned int flags) {
-    CUcontext ctx;
-    NEED(!(flags & ~(unsigned)CU_CTX_FLAGS_MASK));
-    CHECK(need_context(&ctx));
-    ctx->flags = flags;
-    return CUDA_SUCCESS;
-}
-
 CUresult cuCtxSynchronize(void) {
     CUcontext ctx;
     CHECK(need_context(&ctx));
@@ -81,18 +73,6 @@ CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
     if (least) *least = 0;
     if (greatest) *greatest = -5;
     return CUDA_SUCCESS;
-}
-
-CUresult cuCtxResetPersistingL2Cache(void) {
-    CUcontext ctx;
-    return need_context(&ctx);
-}
-
-CUresult cuCtxGetExecAffinity(CUexecAffinityParam *affinity, CUexecAffinityType type) {
-    CUcontext ctx;
-    NEED(affinity && type == CU_EXEC_AFFINITY_TYPE_SM_COUNT);
-    CHECK(need_context(&ctx));
-    return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {

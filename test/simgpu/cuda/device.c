@@ -201,11 +201,3 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdev
     if (attrib == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED) *value = linked;
     return CUDA_SUCCESS;
 }
-
-CUresult cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType type, CUdevice dev) {
-    struct ordinal *o;
-    NEED(supported && type < CU_EXEC_AFFINITY_TYPE_MAX);
-    CHECK(need_device(dev, &o));
-    *supported = 0;
-    return CUDA_SUCCESS;
-}

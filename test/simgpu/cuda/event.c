@@ -123,19 +123,6 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event) {
-    NEED(handle && event);
-    INITIALIZED;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle) {
-    (void)handle;
-    NEED(event);
-    INITIALIZED;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 PTSZ(cuEventRecord);
 PTSZ(cuEventRecordWithFlags);
 PTSZ(cuStreamWaitEvent);

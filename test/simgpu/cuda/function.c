@@ -55,34 +55,6 @@ CUresult cuFuncGetModule(CUmodule *module, CUfunction f) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuFuncGetName(const char **name, CUfunction f) {
-    NEED(name);
-    CHECK(some(f));
-    *name = f->name;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuKernelGetName(const char **name, CUkernel kernel) {
-    return cuFuncGetName(name, (CUfunction)kernel);
-}
-
-CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attrib, CUkernel kernel,
-                              CUdevice dev) {
-    (void)dev;
-    return cuFuncGetAttribute(value, attrib, (CUfunction)kernel);
-}
-
-CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int value, CUkernel kernel,
-                              CUdevice dev) {
-    (void)dev;
-    return cuFuncSetAttribute((CUfunction)kernel, attrib, value);
-}
-
-CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
-    (void)config, (void)dev;
-    return some(kernel);
-}
-
 CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *size) {
     CHECK(some(f));
     NEED(offset && index < f->params);

@@ -16,7 +16,6 @@
 
 struct CUgraphExec_st {
     uint64_t duration_ns;
-    size_t count;
     cuuint64_t flags;
     struct graph_step *steps;
     size_t step_count;
@@ -30,16 +29,13 @@ CUresult graph_new(CUgraph *graph) {
     return CUDA_SUCCESS;
 }
 
-CUresult graph_add(CUgraph g, CUgraphNodeType type, uint64_t duration, size_t depends,
-                   CUgraphNode *node) {
+CUresult graph_add(CUgraph g, CUgraphNodeType type, uint64_t duration, CUgraphNode *node) {
     NEED(g);
     INITIALIZED;
     CUgraphNode n = calloc(1, sizeof *n);
     if (!n) return CUDA_ERROR_OUT_OF_MEMORY;
-    n->graph = g;
     n->type = type;
     n->duration_ns = duration;
-    n->depends = depends > 0;
     *g->last = n;
     g->last = &n->next;
     g->count++;
@@ -48,7 +44,7 @@ CUresult graph_add(CUgraph g, CUgraphNodeType type, uint64_t duration, size_t de
 }
 
 CUresult graph_capture(CUgraph g, CUgraphNodeType type, uint64_t duration) {
-    return graph_add(g, type, duration, g->count, NULL);
+    return graph_add(g, type, duration, NULL);
 }
 
 CUresult graph_capture_alloc(CUgraph g, int ordinal, size_t size, CUdeviceptr *at) {
@@ -59,16 +55,13 @@ CUresult graph_capture_alloc(CUgraph g, int ordinal, size_t size, CUdeviceptr *a
         .bytesize = size,
     };
     CHECK(cuGraphAddMemAllocNode(&node, g, NULL, 0, &p));
-    node->depends = g->count > 1;
     *at = p.dptr;
     return CUDA_SUCCESS;
 }
 
 CUresult graph_capture_free(CUgraph g, CUdeviceptr at) {
     CUgraphNode node;
-    CHECK(cuGraphAddMemFreeNode(&node, g, NULL, 0, at));
-    node->depends = g->count > 1;
-    return CUDA_SUCCESS;
+    return cuGraphAddMemFreeNode(&node, g, NULL, 0, at);
 }
 
 CUresult cuGraphCreate(CUgraph *graph, unsigned int flags) {
@@ -77,51 +70,22 @@ CUresult cuGraphCreate(CUgraph *graph, unsigned int flags) {
     return graph_new(graph);
 }
 
-static void drop(CUgraphNode n) {
-    if (n->memory) graph_alloc_drop(n->memory);
-    free(n);
-}
-
 CUresult cuGraphDestroy(CUgraph graph) {
     NEED(graph);
     INITIALIZED;
     for (CUgraphNode n = graph->first, next; n; n = next) {
         next = n->next;
-        drop(n);
+        if (n->memory) graph_alloc_drop(n->memory);
+        free(n);
     }
     free(graph);
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphDestroyNode(CUgraphNode node) {
-    NEED(node);
-    INITIALIZED;
-    CUgraphNode *p = &node->graph->first;
-    while (*p && *p != node) p = &(*p)->next;
-    NEED(*p);
-    *p = node->next;
-    if (node->graph->last == &node->next) node->graph->last = p;
-    node->graph->count--;
-    drop(node);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphClone(CUgraph *clone, CUgraph graph) {
-    NEED(clone && graph);
-    INITIALIZED;
-    CHECK(graph_new(clone));
-    for (CUgraphNode n = graph->first, made; n; n = n->next) {
-        CHECK(graph_add(*clone, n->type, n->duration_ns, n->depends, &made));
-        made->kernel = n->kernel;
-    }
-    return CUDA_SUCCESS;
-}
-
-static CUresult list(CUgraph g, bool roots, CUgraphNode *nodes, size_t *count) {
+CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *nodes, size_t *count) {
     NEED(g && count);
     size_t n = 0, room = *count;
     for (CUgraphNode p = g->first; p; p = p->next) {
-        if (roots && p->depends) continue;
         if (nodes && n < room) nodes[n] = p;
         n++;
     }
@@ -131,24 +95,9 @@ static CUresult list(CUgraph g, bool roots, CUgraphNode *nodes, size_t *count) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
-    return list(graph, false, nodes, count);
-}
-
-CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
-    return list(graph, true, nodes, count);
-}
-
 CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type) {
     NEED(node && type);
     *type = node->type;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
-                                size_t count) {
-    NEED(graph && (!count || (from && to)));
-    for (size_t i = 0; i < count; i++) to[i]->depends = true;
     return CUDA_SUCCESS;
 }
 
@@ -162,9 +111,8 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     e->flags = flags;
-    e->duration_ns = graph_duration(graph);
-    e->count = graph->count;
     for (CUgraphNode n = graph->first; n; n = n->next) {
+        e->duration_ns += n->duration_ns;
         if (!n->memory && !n->freed) continue;
         e->steps[e->step_count++] = (struct graph_step){n->memory, n->freed};
         if (n->memory) graph_alloc_hold(n->memory);
@@ -198,12 +146,6 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags) {
-    NEED(exec && flags);
-    *flags = exec->flags;
-    return CUDA_SUCCESS;
-}
-
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
     NEED(exec);
     INITIALIZED;
@@ -212,40 +154,6 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
     free(exec->steps);
     free(exec);
     return CUDA_SUCCESS;
-}
-
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
-                                           const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
-    NEED(exec && node && p && node->type == CU_GRAPH_NODE_TYPE_KERNEL && (p->func || p->kern));
-    exec->duration_ns += graph_kernel_time(p) - node->duration_ns;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                        const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
-    NEED(p);
-    CUDA_KERNEL_NODE_PARAMS_v2 v2 = graph_kernel_params(p);
-    return cuGraphExecKernelNodeSetParams_v2(exec, node, &v2);
-}
-
-CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info) {
-    NEED(exec && graph && info);
-    *info = (CUgraphExecUpdateResultInfo){CU_GRAPH_EXEC_UPDATE_SUCCESS, NULL, NULL};
-    if (graph->count != exec->count) {
-        info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-        return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
-    }
-    exec->duration_ns = graph_duration(graph);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error,
-                           CUgraphExecUpdateResult *result) {
-    CUgraphExecUpdateResultInfo info = {CU_GRAPH_EXEC_UPDATE_ERROR, NULL, NULL};
-    CUresult ret = cuGraphExecUpdate_v2(exec, graph, &info);
-    if (error) *error = NULL;
-    if (result) *result = info.result;
-    return ret;
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {

@@ -7,14 +7,11 @@
 #include "internal.h"
 
 struct CUgraphNode_st {
-    CUgraph graph;
     CUgraphNodeType type;
     uint64_t duration_ns;
-    CUDA_KERNEL_NODE_PARAMS_v2 kernel;
     CUDA_MEM_ALLOC_NODE_PARAMS alloc;
     struct graph_alloc *memory;  // of an allocation node
     CUdeviceptr freed;
-    bool depends;
     struct CUgraphNode_st *next;
 };
 
@@ -23,9 +20,8 @@ struct CUgraph_st {
     size_t count;
 };
 
-// graph.c: adds a node; depends counts what it waits for.
-CUresult graph_add(CUgraph g, CUgraphNodeType type, uint64_t duration, size_t depends,
-                   CUgraphNode *node);
+// graph.c
+CUresult graph_add(CUgraph g, CUgraphNodeType type, uint64_t duration, CUgraphNode *node);
 
 // graph_memory.c
 struct graph_step {
@@ -37,10 +33,5 @@ void graph_alloc_hold(struct graph_alloc *alloc);
 void graph_alloc_drop(struct graph_alloc *alloc);
 CUresult graph_memory_upload(const struct graph_step *steps, size_t n);
 CUresult graph_memory_launch(const struct graph_step *steps, size_t n, bool auto_free);
-
-// graph_nodes.c
-CUDA_KERNEL_NODE_PARAMS_v2 graph_kernel_params(const CUDA_KERNEL_NODE_PARAMS_v1 *p);
-uint64_t graph_kernel_time(const CUDA_KERNEL_NODE_PARAMS_v2 *p);
-uint64_t graph_duration(CUgraph g);
 
 #endif

@@ -154,19 +154,6 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, CUgraphMem_attribute attr, v
 }
 
 // By the API only the high marks can be set, and only to zero.
-CUresult cuDeviceSetGraphMemAttribute(CUdevice dev, CUgraphMem_attribute attr, void *value) {
-    struct ordinal *o;
-    NEED(value && *(cuuint64_t *)value == 0);
-    NEED(attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH);
-    CHECK(need_device(dev, &o));
-    va_lock();
-    if (attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
-        memory[o->dev].used_high = memory[o->dev].used;
-    else
-        memory[o->dev].reserved_high = memory[o->dev].reserved;
-    va_unlock();
-    return CUDA_SUCCESS;
-}
 
 CUresult cuDeviceGraphMemTrim(CUdevice dev) {
     struct ordinal *o;

@@ -123,13 +123,6 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
     return CUDA_SUCCESS;
 }
 
-CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *at, CUexternalMemory memory,
-                                         const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc) {
-    NEED(at && memory && desc);
-    INITIALIZED;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
     INITIALIZED;
     if (!memory) return CUDA_ERROR_INVALID_HANDLE;

@@ -108,13 +108,6 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *at, size_t *bytes, CUlibrary library, c
     return cuModuleGetGlobal_v2(at, bytes, m, name);
 }
 
-CUresult cuLibraryGetManaged(CUdeviceptr *at, size_t *bytes, CUlibrary library,
-                             const char *name) {
-    (void)at, (void)bytes;
-    NEED(library && name);
-    return CUDA_ERROR_NOT_FOUND;
-}
-
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
     NEED(kernel && name);
     INITIALIZED;
@@ -122,10 +115,6 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *nam
     CUfunction f = module_function((CUmodule)library, name);
     if (f) *kernel = (CUkernel)f;
     return f ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library) {
-    return cuModuleGetFunctionCount(count, (CUmodule)library);
 }
 
 CUresult kernel_function(CUfunction kernel, CUfunction *f) {

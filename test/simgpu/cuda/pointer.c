@@ -71,12 +71,3 @@ CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attributes,
     }
     return CUDA_SUCCESS;
 }
-
-CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr at) {
-    NEED(value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS);
-    INITIALIZED;
-    va_lock();
-    struct block *b = va_around(at);
-    va_unlock();
-    return b ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}

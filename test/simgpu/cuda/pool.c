@@ -22,11 +22,9 @@ struct CUmemPoolHandle_st {
     cuuint64_t used, reserved, reserved_high;  // with the mutex held
     size_t max_size;
     int reuse[4];
-    CUmemAccess_flags access[SIM_MAX_DEVICES];
 };
 
 static struct CUmemPoolHandle_st standard[SIM_MAX_DEVICES];
-static CUmemoryPool chosen[SIM_MAX_DEVICES];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 // shrink gives back what is reserved beyond keep and not in use.
@@ -63,7 +61,6 @@ void pool_freed(CUmemoryPool p, unsigned dev, size_t size) {
 static void prepare(CUmemoryPool p, int ordinal) {
     p->ordinal = ordinal;
     p->reuse[1] = p->reuse[2] = p->reuse[3] = 1;
-    p->access[ordinal] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 }
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice dev) {
@@ -79,17 +76,7 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice dev) {
 }
 
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) {
-    CHECK(cuDeviceGetDefaultMemPool(pool, dev));
-    if (chosen[dev]) *pool = chosen[dev];
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
-    struct ordinal *o;
-    CHECK(need_device(dev, &o));
-    NEED(pool && pool->ordinal == dev);
-    chosen[dev] = pool;
-    return CUDA_SUCCESS;
+    return cuDeviceGetDefaultMemPool(pool, dev);  // no other can be chosen
 }
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *at, CUmemAllocationType type) {
@@ -102,12 +89,6 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *at, CUmemAllocationT
     NEED(pool && at && type == CU_MEM_ALLOCATION_TYPE_PINNED);
     if (at->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
     return cuDeviceGetMemPool(pool, at->id);
-}
-
-CUresult cuMemSetMemPool(CUmemLocation *at, CUmemAllocationType type, CUmemoryPool pool) {
-    NEED(at && type == CU_MEM_ALLOCATION_TYPE_PINNED);
-    if (at->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-    return cuDeviceSetMemPool(at->id, pool);
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
@@ -127,7 +108,6 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     NEED(pool && !pool->standard);
     INITIALIZED;
-    if (chosen[pool->ordinal] == pool) chosen[pool->ordinal] = NULL;
     pthread_mutex_lock(&mutex);
     pool->doomed = true;
     shrink(pool, 0);
@@ -193,26 +173,6 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
         case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *(cuuint64_t *)value = pool->high; break;
         default: return CUDA_ERROR_INVALID_VALUE;
     }
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {
-    NEED(pool && (map || !count));
-    INITIALIZED;
-    for (size_t i = 0; i < count; i++) {
-        struct ordinal *o;
-        NEED(map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE);
-        CHECK(need_device(map[i].location.id, &o));
-        pool->access[map[i].location.id] = map[i].flags;
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *at) {
-    struct ordinal *o;
-    NEED(flags && pool && at && at->type == CU_MEM_LOCATION_TYPE_DEVICE);
-    CHECK(need_device(at->id, &o));
-    *flags = pool->access[at->id];
     return CUDA_SUCCESS;
 }
 

@@ -34,7 +34,6 @@ struct physical {
 struct mapping {
     struct block block;
     struct physical *of;
-    CUmemAccess_flags access;
     struct mapping *next;
 };
 
@@ -250,8 +249,6 @@ CUresult cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *desc
     INITIALIZED;
     va_lock();
     bool ok = covered(at, size);
-    for (struct mapping *m = mappings; ok && m; m = m->next)
-        if (!apart(at, size, m->block.at, m->block.size)) m->access = desc[0].flags;
     va_unlock();
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -270,16 +267,6 @@ struct physical *vmm_behind(CUdeviceptr at) {
 struct block *vmm_around(CUdeviceptr at) {
     struct mapping *m = mapping_at(at);
     return m ? &m->block : NULL;
-}
-
-CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr at) {
-    NEED(flags && location);
-    INITIALIZED;
-    va_lock();
-    struct mapping *m = mapping_at(at);
-    if (m) *flags = m->access;
-    va_unlock();
-    return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *at) {

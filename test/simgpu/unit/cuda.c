@@ -255,6 +255,8 @@ static void spoilt_captures(void) {
     }
 }
 
+CUresult cuGraphAddDependencies(void);  // not simulated, and found by its version
+
 static void symbols(void) {
     void *got;
     CUdriverProcAddressQueryResult status;

@@ -18,60 +18,6 @@ typedef enum CUgraphNodeType_enum {
     CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12,
 } CUgraphNodeType;
 
-// CUDA 11 layout; CUDA 12's (_v2) has two members more.
-typedef struct CUDA_KERNEL_NODE_PARAMS_v1_st {
-    CUfunction func;
-    unsigned int gridDimX, gridDimY, gridDimZ;
-    unsigned int blockDimX, blockDimY, blockDimZ;
-    unsigned int sharedMemBytes;
-    void **kernelParams;
-    void **extra;
-} CUDA_KERNEL_NODE_PARAMS_v1;
-
-typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
-    CUfunction func;
-    unsigned int gridDimX, gridDimY, gridDimZ;
-    unsigned int blockDimX, blockDimY, blockDimZ;
-    unsigned int sharedMemBytes;
-    void **kernelParams;
-    void **extra;
-    CUkernel kern;
-    CUcontext ctx;
-} CUDA_KERNEL_NODE_PARAMS_v2, CUDA_KERNEL_NODE_PARAMS_v3;
-
-typedef struct CUDA_MEMSET_NODE_PARAMS_v1_st {
-    CUdeviceptr dst;
-    size_t pitch;
-    unsigned int value;
-    unsigned int elementSize;
-    size_t width, height;
-} CUDA_MEMSET_NODE_PARAMS_v1;
-
-typedef struct CUDA_MEMSET_NODE_PARAMS_v2_st {
-    CUdeviceptr dst;
-    size_t pitch;
-    unsigned int value;
-    unsigned int elementSize;
-    size_t width, height;
-    CUcontext ctx;
-} CUDA_MEMSET_NODE_PARAMS_v2;
-
-typedef struct CUDA_MEMCPY_NODE_PARAMS_st {
-    int flags;
-    int reserved;
-    CUcontext copyCtx;
-    CUDA_MEMCPY3D copyParams;
-} CUDA_MEMCPY_NODE_PARAMS;
-
-typedef struct CUDA_HOST_NODE_PARAMS_st {
-    CUhostFn fn;
-    void *userData;
-} CUDA_HOST_NODE_PARAMS;
-
-typedef struct CUDA_CHILD_GRAPH_NODE_PARAMS_st {
-    CUgraph graph;
-} CUDA_CHILD_GRAPH_NODE_PARAMS;
-
 typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
     CUmemPoolProps poolProps;
     const CUmemAccessDesc *accessDescs;
@@ -84,22 +30,11 @@ typedef struct CUDA_MEM_FREE_NODE_PARAMS_st {
     CUdeviceptr dptr;
 } CUDA_MEM_FREE_NODE_PARAMS;
 
-typedef struct CUDA_EVENT_NODE_PARAMS_st {
-    CUevent event;
-} CUDA_EVENT_NODE_PARAMS;
-
 typedef struct CUgraphNodeParams_st {
     CUgraphNodeType type;
     int reserved0[3];
     union {
         long long reserved1[29];
-        CUDA_KERNEL_NODE_PARAMS_v3 kernel;
-        CUDA_MEMCPY_NODE_PARAMS memcpy;
-        CUDA_MEMSET_NODE_PARAMS_v2 memset;
-        CUDA_HOST_NODE_PARAMS host;
-        CUDA_CHILD_GRAPH_NODE_PARAMS graph;
-        CUDA_EVENT_NODE_PARAMS eventWait;
-        CUDA_EVENT_NODE_PARAMS eventRecord;
         CUDA_MEM_ALLOC_NODE_PARAMS alloc;
         CUDA_MEM_FREE_NODE_PARAMS free;
     } params;
@@ -127,18 +62,6 @@ typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st {
     CUgraphNode hErrNode_out;
     CUgraphInstantiateResult result_out;
 } CUDA_GRAPH_INSTANTIATE_PARAMS;
-
-typedef enum CUgraphExecUpdateResult_enum {
-    CU_GRAPH_EXEC_UPDATE_SUCCESS = 0,
-    CU_GRAPH_EXEC_UPDATE_ERROR = 1,
-    CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED = 2,
-} CUgraphExecUpdateResult;
-
-typedef struct CUgraphExecUpdateResultInfo_st {
-    CUgraphExecUpdateResult result;
-    CUgraphNode errorNode;
-    CUgraphNode errorFromNode;
-} CUgraphExecUpdateResultInfo;
 
 typedef enum CUgraphMem_attribute_enum {
     CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0,

@@ -115,11 +115,6 @@ typedef enum CUmemAttach_flags_enum {
     CU_MEM_ATTACH_HOST = 0x2,
 } CUmemAttach_flags;
 
-typedef enum CUmem_advise_enum {
-    CU_MEM_ADVISE_SET_READ_MOSTLY = 1,
-    CU_MEM_ADVISE_UNSET_ACCESSED_BY = 6,
-} CUmem_advise;
-
 #define CU_DEVICE_INVALID ((CUdevice)-2)
 
 typedef unsigned long long CUmemGenericAllocationHandle;
@@ -320,11 +315,5 @@ typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st {
     unsigned int flags;
     unsigned int reserved[16];
 } CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
-
-typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st {
-    unsigned long long offset, size;
-    unsigned int flags;
-    unsigned int reserved[16];
-} CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
 
 #endif

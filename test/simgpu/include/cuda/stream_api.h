@@ -16,10 +16,6 @@ CU_PTSZ(cuStreamAddCallback, CUstream hStream, CUstreamCallback callback, void *
         unsigned int flags);
 CU_PTSZ(cuStreamQuery, CUstream hStream);
 CU_PTSZ(cuStreamSynchronize, CUstream hStream);
-CU_PTSZ(cuStreamCopyAttributes, CUstream dst, CUstream src);
-CU_PTSZ(cuStreamGetAttribute, CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value_out);
-CU_PTSZ(cuStreamSetAttribute, CUstream hStream, CUstreamAttrID attr,
-        const CUstreamAttrValue *value);
 
 CU_PTSZ(cuStreamBeginCapture, CUstream hStream);
 CU_PTSZ(cuStreamBeginCapture_v2, CUstream hStream, CUstreamCaptureMode mode);
@@ -36,10 +32,6 @@ CU_PTSZ(cuStreamGetCaptureInfo_v2, CUstream hStream, CUstreamCaptureStatus *capt
 CU_PTSZ(cuStreamGetCaptureInfo_v3, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
         cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
         const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out);
-CU_PTSZ(cuStreamUpdateCaptureDependencies, CUstream hStream, CUgraphNode *dependencies,
-        size_t numDependencies, unsigned int flags);
-CU_PTSZ(cuStreamUpdateCaptureDependencies_v2, CUstream hStream, CUgraphNode *dependencies,
-        const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags);
 CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 
 CUresult CUDAAPI cuEventCreate(CUevent *phEvent, unsigned int Flags);

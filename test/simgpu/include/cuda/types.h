@@ -114,10 +114,6 @@ typedef enum CUstreamCaptureStatus_enum {
 typedef void(CUDA_CB *CUhostFn)(void *userData);
 typedef void(CUDA_CB *CUstreamCallback)(CUstream hStream, CUresult status, void *userData);
 
-typedef struct CUipcEventHandle_st {
-    char reserved[64];
-} CUipcEventHandle;
-
 typedef struct CUipcMemHandle_st {
     char reserved[64];
 } CUipcMemHandle;
@@ -162,7 +158,6 @@ typedef enum CUfunction_attribute_enum {
 typedef enum CUlaunchAttributeID_enum {
     CU_LAUNCH_ATTRIBUTE_PRIORITY = 8,
 } CUlaunchAttributeID;
-typedef CUlaunchAttributeID CUstreamAttrID;
 
 typedef union CUlaunchAttributeValue_union {
     char pad[64];
@@ -170,7 +165,6 @@ typedef union CUlaunchAttributeValue_union {
     int priority;
     unsigned long long align;
 } CUlaunchAttributeValue;
-typedef CUlaunchAttributeValue CUstreamAttrValue;
 
 typedef struct CUlaunchAttribute_st {
     CUlaunchAttributeID id;
