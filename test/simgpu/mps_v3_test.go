@@ -138,51 +138,14 @@ func TestLimitsDoNotChangeUnderAClient(t *testing.T) {
 	}
 }
 
-func TestSMPartitionsAreTheirClientsOwn(t *testing.T) {
-	m := training(t, New(t, Config{GPUs: []GPU{{Model: H200}}}))
-	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", filepath.Join(m.pipe, "training"))
-	out := m.must3(t, "sm-partition", "create", "large", "--server=training", "--device=0", "--chunks=12")
-	if !strings.Contains(out, "(sm-count=96)") {
-		t.Errorf("%q", out)
-	}
-	m.refuses(t, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", "sm-partition", "create", "more", "--server=training", "--device=0", "--chunks=5")
-	_, id, _ := strings.Cut(out, "CUDA_MPS_SM_PARTITION=")
-	m.fails(t, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION") // every client has to choose one
-	t.Setenv("CUDA_MPS_SM_PARTITION", id)
-	if got := run(t, m.Sim, "unit/mps", "sms"); got[0] != "sms=96" {
-		t.Errorf("%q", got)
-	}
-	a := launch(t, m.Sim, nil, "unit/mps", "until_failed")
-	a.await()
-	m.refuses(t, "active clients", "sm-partition", "create", "small", "--server=training", "--device=0", "--chunks=1")
-	rows := strings.Split(m.must3(t, "sm-partition", "list", "--server=training", "--all", "--format=csv,noheader"), "\n")
-	if len(rows) != 2 || !strings.Contains(rows[0], ",large,12,96,false,created,") || !strings.Contains(rows[1], ",-,4,36,-,unallocated,-") {
-		t.Errorf("%q", rows)
-	}
-	a.kill(t)
-	m.must3(t, "sm-partition", "delete", "large", "--server=training", "--device=0")
-	t.Setenv("CUDA_MPS_SM_PARTITION", "")
-	run(t, m.Sim, "cudademo", "--alloc", "1") // nothing to choose any more
-}
-
-// A partition outlives its server's process.
-func TestSMPartitionsComeBackWithTheirServer(t *testing.T) {
+// A server whose process was killed shows as stopped, and starts for its next client.
+func TestServerStartsAgainForItsNextClient(t *testing.T) {
 	m := training(t, New(t, Config{GPUs: []GPU{{Model: A100}}}))
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", filepath.Join(m.pipe, "training"))
-	m.must3(t, "sm-partition", "create", "p", "--server=training", "--device=0", "--chunks=10")
 	must.Do(t, m.MPS("0", "server-crash"))
-	status := func() string {
-		rows := strings.Split(m.must3(t, "sm-partition", "list", "--format=csv,noheader"), "\n")
-		return strings.Split(rows[0], ",")[6]
-	}
 	await(t, "a stopped server", func() bool { return m.must3(t, "server", "get", "training", "status") == "Stopped" })
-	if got := status(); got != "configured" {
-		t.Errorf("without its server: %s", got)
-	}
-	m.fails(t, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION") // and starts it
-	if got := status(); got != "created" {
-		t.Errorf("with it: %s", got)
-	}
+	run(t, m.Sim, "cudademo", "--alloc", "1")
+	m.ready(t, "training")
 }
 
 // With a server and a namespace of theirs only, other users can look and no more.
@@ -234,29 +197,6 @@ func TestSecondServerOfAnExclusiveDeviceDoesNotStart(t *testing.T) {
 	m.must3(t, "server", "create", "second")
 	await(t, "its end", func() bool { _, ok := m.run3("server", "get", "second", "pid"); return !ok })
 	m.ready(t, "training")
-}
-
-// A fault stays in its SM partition.
-func TestPartitionsContainFaults(t *testing.T) {
-	m := training(t, New(t, Config{GPUs: []GPU{{Model: A100}}}))
-	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", filepath.Join(m.pipe, "training"))
-	var clients []*program
-	for _, name := range []string{"p", "q"} {
-		out := m.must3(t, "sm-partition", "create", name, "--server=training", "--device=0", "--chunks=10")
-		_, id, _ := strings.Cut(out, "CUDA_MPS_SM_PARTITION=")
-		clients = append(clients, &program{lines: []string{id}})
-	}
-	for i, c := range clients {
-		t.Setenv("CUDA_MPS_SM_PARTITION", c.lines[0])
-		clients[i] = launch(t, m.Sim, nil, "unit/mps", "until_failed")
-		clients[i].await()
-	}
-	must.Do(t, m.MPS("0", "fault", strconv.Itoa(clients[0].cmd.Process.Pid)))
-	clients[0].await()
-	clients[0].has(t, "failed error=CUDA_ERROR_LAUNCH_FAILED")
-	m.must3(t, "client", "terminate", strconv.Itoa(clients[1].cmd.Process.Pid))
-	clients[1].await()
-	clients[1].has(t, "failed error=CUDA_ERROR_MPS_CLIENT_TERMINATED")
 }
 
 func TestOlderDriverHasNoProtocol3(t *testing.T) {

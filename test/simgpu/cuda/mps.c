@@ -76,32 +76,11 @@ static bool pinned(const char *env, uint64_t limits[SIM_MAX_DEVICES]) {
     return more == 0;
 }
 
-// partition finds the SM partition that the environment names, as UUID/ID.
-static CUresult partition(struct ordinal *o, const struct mps_grant *grant) {
-    const char *env = getenv("CUDA_MPS_SM_PARTITION");
-    const char *id = env ? strchr(env, '/') : NULL;
-    struct sim_work *w = &me->work[o->dev];
-    unsigned high = atomic_load(&o->d->partition_high), any = 0;
-    for (unsigned p = 0; p < high; p++) {
-        struct sim_partition *part = &o->d->partitions[p];
-        if (!part->used || part->server != grant->server || part->generation != grant->generation)
-            continue;
-        any++;
-        if (!id || strcmp(part->id, id + 1) != 0) continue;
-        w->partition = p + 1;
-        w->sms = part->sms;
-        w->rate = 0;  // thread percentages mean nothing to partitions
-        return CUDA_SUCCESS;
-    }
-    return any ? CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION : CUDA_SUCCESS;
-}
-
 // mps_limits enters what was granted, less what the environment says, into the slot.
 CUresult mps_limits(const struct mps_grant *grant) {
     const char *threads = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
     uint64_t limits[SIM_MAX_DEVICES];
     double percent = grant->percent, own;
-    CUresult ret = CUDA_SUCCESS;
     if (!grant->count) return CUDA_SUCCESS;
     if (threads && mps_percent(threads, &own) && own < percent) percent = own;
     memcpy(limits, grant->pinned, sizeof limits);
@@ -111,16 +90,14 @@ CUresult mps_limits(const struct mps_grant *grant) {
     memcpy(me->mps.space, grant->space, sizeof me->mps.space);
     me->mps.server = grant->server;
     me->mps.generation = grant->generation;
-    for (int i = 0; i < ordinal_count && ret == CUDA_SUCCESS; i++) {
+    for (int i = 0; i < ordinal_count; i++) {
         struct sim_work *w = &me->work[ordinals[i].dev];
-        if (percent < 100) {
-            w->sms = sim_sms(ordinals[i].m->sms, percent);
-            w->rate = (uint32_t)((uint64_t)w->sms * SIM_RATE / ordinals[i].m->sms);
-        }
-        ret = partition(&ordinals[i], grant);
+        if (percent >= 100) continue;
+        w->sms = sim_sms(ordinals[i].m->sms, percent);
+        w->rate = (uint32_t)((uint64_t)w->sms * SIM_RATE / ordinals[i].m->sms);
     }
     atomic_store(&me->mps.role, SIM_MPS_CLIENT);
-    if (ret == CUDA_SUCCESS && !sim_mps_server(cu, me)) ret = CUDA_ERROR_MPS_RPC_FAILURE;
+    CUresult ret = sim_mps_server(cu, me) ? CUDA_SUCCESS : CUDA_ERROR_MPS_RPC_FAILURE;
     sim_unlock(cu);
     return ret;
 }

@@ -30,14 +30,6 @@ struct space {
     int priority, listener;            // listener: its socket, -1 for none
 };
 
-// An SM partition that a server has or will have once it runs.
-struct partition {
-    bool used, created;
-    char name[65], id[48];  // id: while created
-    unsigned dev, chunks, sms;
-    bool remainder;
-};
-
 struct server {
     bool used, ready, draining;
     bool deleted;  // forgotten at its process's end
@@ -50,7 +42,6 @@ struct server {
     char shared[48];            // its file in MPS_SHARED
     unsigned devices[SIM_MAX_DEVICES], device_count;
     struct space spaces[MPS_SPACES];
-    struct partition partitions[SIM_MAX_PARTITIONS];
 };
 
 // Someone connected: a command line that sends commands, or a client that waits for
@@ -186,11 +177,6 @@ bool space_set(struct space *space, const struct args *a, struct reply *r);
 // v3_client.c
 void v3_client(const char *verb, const struct args *a, struct reply *r);
 void v3_device(const char *verb, const struct args *a, struct reply *r);
-
-// v3_partition.c
-void v3_partition(const char *verb, const struct args *a, struct reply *r);
-void partitions_apply(struct server *v);
-unsigned chunk_sms(unsigned dev);
 
 // table.c: rows of cells as a table or as comma-separated values.
 struct table {

@@ -109,7 +109,6 @@ void server_ready(struct server *v) {
     memcpy(v->shared, ready.shared, sizeof v->shared);
     v->ready = true;
     log_line("NEW SERVER %d: Ready", (int)v->pid);
-    partitions_apply(v);
     clients_retry();
 }
 
@@ -126,7 +125,6 @@ static void ended(struct server *v, int status) {
     v->fd = -1;
     v->pid = 0;
     v->ready = v->draining = false;
-    for (unsigned i = 0; i < SIM_MAX_PARTITIONS; i++) v->partitions[i].created = false;
     if (!started) clients_fail(v);
     if (mps.protocol == 3 && (v->deleted || !started)) v3_forget(v);
     if (mps.protocol == 2) v->used = false;

@@ -141,7 +141,8 @@ void v3_device(const char *verb, const struct args *a, struct reply *r) {
             snprintf(pci, sizeof pci, "%08x:%02x:00.0", d->domain, d->bus);
             device_uuid(mps.s, v->devices[i], uuid, sizeof uuid);
             snprintf(sms, sizeof sms, "%u", m->sms);
-            snprintf(chunks, sizeof chunks, "%u", m->sms / chunk_sms(v->devices[i]));
+            // The unit of SM partitions: 8 SMs from Hopper on, before it 2.
+            snprintf(chunks, sizeof chunks, "%u", m->sms / (m->major >= 9 ? 8 : 2));
             table_row(&t, (const char *[]){ordinal, v->name, pci, uuid, m->name, sms, chunks, "-"});
         }
     }

@@ -45,7 +45,7 @@ static void clear(struct sim_state *s, struct sim_client *c) {
         atomic_store(&w->done_ns, 0);
         atomic_store(&w->contexts, 0);
         w->gi = w->ci = SIM_WHOLE_GPU;
-        w->sms = w->rate = w->partition = w->carry = 0;
+        w->sms = w->rate = w->carry = 0;
         w->corners = w->sharers = 0;
         w->presence = s->machine.percent_of_presence;
         memset(&w->buckets, 0, sizeof w->buckets);

@@ -94,35 +94,27 @@ void sim_mps_fail(struct sim_state *s, struct sim_client *c, uint32_t code) {
 }
 
 // sim_mps_fault is a fatal fault of a client on a device: all clients of its
-// server with a context there are hit, but for those in other SM partitions.
+// server with a context there are hit.
 void sim_mps_fault(struct sim_state *s, struct sim_client *by, unsigned dev, uint32_t code) {
     struct sim_client *server = sim_mps_server(s, by);
     if (!server) return;
     server->mps.status = SIM_MPS_FAULT;
     for (unsigned i = 0; i < atomic_load(&s->client_high); i++) {
         struct sim_client *c = &s->clients[i];
-        if (is_client_of(s, c, server) && atomic_load(&c->work[dev].contexts) &&
-            c->work[dev].partition == by->work[dev].partition)
-            sim_mps_fail(s, c, code);
+        if (is_client_of(s, c, server) && atomic_load(&c->work[dev].contexts)) sim_mps_fail(s, c, code);
     }
 }
 
-// sim_mps_orphan is a server's end: its clients can go no further, and its SM
-// partitions are no more. The caller holds the devices' locks too.
+// sim_mps_orphan is a server's end: its clients can go no further. The caller holds the
+// devices' locks too.
 void sim_mps_orphan(struct sim_state *s, uint32_t slot) {
     struct sim_client *server = &s->clients[slot];
-    uint32_t generation = atomic_load(&server->generation);
     for (unsigned i = 0; i < atomic_load(&s->client_high); i++) {
         struct sim_client *c = &s->clients[i];
         if (!is_client_of(s, c, server)) continue;
         atomic_store(&c->mps.failed, RPC_FAILURE);
         drop(s, c);
     }
-    for (unsigned d = 0; d < s->device_count; d++)
-        for (unsigned p = 0; p < atomic_load(&s->devices[d].partition_high); p++) {
-            struct sim_partition *part = &s->devices[d].partitions[p];
-            if (part->server == slot && part->generation == generation) part->used = 0;
-        }
 }
 
 // sim_planted returns the greatest value planted for any of the devices.

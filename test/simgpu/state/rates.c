@@ -1,37 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// rates.c: how fast clients run that have a ceiling (MPS thread percentages) or
-// SMs of their own (MPS partitions).
+// rates.c: how fast clients run that have a ceiling (MPS thread percentages).
 //
 // Invariants:
-// - Rates add up to no more than the lane's capacity, and no client's passes its
+// - Rates add up to no more than SIM_RATE, and no client's passes its
 //   ceiling. What ceilings leave over goes to those that can use it, equally.
 // - Rates are whole parts of SIM_RATE; what rounding to nanoseconds holds back is
 //   carried over, so that looking often costs nobody time.
 #include "state.h"
 
-bool sim_in_lane(const struct sim_work *w, struct sim_lane lane) {
-    return w->gi == lane.gi && w->partition == lane.partition;
-}
-
-// sim_lane_of returns the lane that a client's work runs in: its SM partition, or
-// what the partitions leave of the device or MIG instance.
-struct sim_lane sim_lane_of(struct sim_device *d, const struct sim_work *w) {
-    const struct sim_model *m = sim_model(d->model);
-    struct sim_lane lane = {w->gi, w->partition, SIM_RATE};
-    unsigned high = atomic_load(&d->partition_high);
-    if (!high || !m || w->gi != SIM_WHOLE_GPU) return lane;
-    for (unsigned p = 0; p < high; p++) {
-        if (!d->partitions[p].used) continue;
-        uint32_t share = (uint32_t)((uint64_t)d->partitions[p].sms * SIM_RATE / m->sms);
-        if (p + 1 == w->partition) return (struct sim_lane){w->gi, w->partition, share};
-        if (!w->partition) lane.capacity -= share;
-    }
-    return lane;
-}
-
 // sim_rates fills in how much of the device each of the running clients gets.
-void sim_rates(struct sim_work *const running[], unsigned n, uint32_t capacity, uint32_t rates[]) {
+void sim_rates(struct sim_work *const running[], unsigned n, uint32_t rates[]) {
+    uint32_t capacity = SIM_RATE;
     unsigned open = n;
     for (unsigned i = 0; i < n; i++) rates[i] = 0;
     for (bool again = true; again && open;) {

@@ -35,7 +35,6 @@
 #define SIM_HISTORY 1024
 #define SIM_TURNS 4096
 #define SIM_WHOLE_GPU 0xffffffffu  // instance id of work outside MIG
-#define SIM_MAX_PARTITIONS 32      // SM partitions of a device
 #define SIM_MAX_SWITCHES 16
 #define SIM_PCIE_DEPTH 4         // host bridge and switches above a device
 #define SIM_GPM 64                 // GPM metrics that can be set have a lower number
@@ -72,12 +71,6 @@ struct sim_turn {
     uint64_t position;
 };
 
-// SMs that an MPS server has set aside for the clients that name the partition.
-struct sim_partition {
-    uint32_t used, sms, chunks, server, generation;  // whose: a server's slot
-    char name[65], id[48];
-};
-
 // Faults planted in the MPS control daemon of a device (mps.c).
 enum sim_plant { SIM_REFUSE, SIM_IGNORE, SIM_SLOW, SIM_HANG, SIM_NO_START, SIM_PLANTS };
 
@@ -112,8 +105,6 @@ struct sim_device {
     uint64_t turns_begin, turns_end;
     struct sim_turn turns[SIM_TURNS];
     _Atomic uint32_t planted[SIM_PLANTS];
-    _Atomic uint32_t partition_high;  // partitions at and above were never used
-    struct sim_partition partitions[SIM_MAX_PARTITIONS];
     char lock_byte[64];
 };
 
@@ -131,7 +122,6 @@ struct sim_work {
     _Atomic uint32_t contexts;
     uint32_t gi, ci;  // SIM_WHOLE_GPU outside MIG
     uint32_t sms, rate;  // ceiling of an MPS client: SMs, and of SIM_RATE; 0 is none
-    uint32_t partition;  // index of its SM partition and 1; 0 is none
     uint32_t carry;      // what rounding held back, of SIM_RATE nanoseconds
     uint32_t presence;   // buckets count all of the time that it had work
     uint64_t corners;  // how many were written, the newest at corners-1
@@ -283,12 +273,7 @@ void sim_mps_orphan(struct sim_state *s, uint32_t slot);
 uint32_t sim_planted(struct sim_state *s, uint32_t devices, enum sim_plant what);
 
 // rates.c
-struct sim_lane {
-    uint32_t gi, partition, capacity;  // capacity of SIM_RATE
-};
-bool sim_in_lane(const struct sim_work *w, struct sim_lane lane);
-struct sim_lane sim_lane_of(struct sim_device *d, const struct sim_work *w);
-void sim_rates(struct sim_work *const running[], unsigned n, uint32_t capacity, uint32_t rates[]);
+void sim_rates(struct sim_work *const running[], unsigned n, uint32_t rates[]);
 uint64_t sim_time_for(uint64_t more, uint32_t carry, uint32_t rate);
 unsigned sim_sms(unsigned sms, double percent);
 

@@ -3,7 +3,7 @@
 // timeline.c: how a device's time is shared by the processes that queue work.
 //
 // The model is processor sharing: at any moment all clients with unfinished
-// work get equal parts of the device (or of their MIG instance or SM partition),
+// work get equal parts of the device (or of their MIG instance),
 // but for what ceilings take from one and give to the others (rates.c); on a
 // serial device (serial.c), one after the other gets all of it. Nobody runs in the
 // background; whoever looks works the timeline out up to now.
@@ -90,15 +90,15 @@ static unsigned part(struct sim_device *d, uint32_t gi) {
     return p ? p->slices : 7;
 }
 
-// collect finds the clients of a lane that have work, and whether all of them get
-// the same.
-static unsigned collect(struct sim_state *s, unsigned dev, struct sim_lane lane,
+// collect finds the clients of the device or of an instance that have work, and whether all
+// of them get the same.
+static unsigned collect(struct sim_state *s, unsigned dev, uint32_t gi,
                         struct sim_work *running[SIM_MAX_CLIENTS], bool *equal) {
     unsigned n = 0, high = atomic_load(&s->client_high);
-    *equal = lane.capacity == SIM_RATE;
+    *equal = true;
     for (unsigned i = 0; i < high; i++) {
         struct sim_work *w = &s->clients[i].work[dev];
-        if (!left(w) || !sim_in_lane(w, lane)) continue;
+        if (!left(w) || w->gi != gi) continue;
         running[n++] = w;
         if (w->rate) *equal = false;
     }
@@ -119,14 +119,14 @@ static uint64_t equal_step(struct sim_work *running[], unsigned n, uint64_t t, u
     return share * n;
 }
 
-// limited_step is the same where ceilings or a partition make a difference; used
+// limited_step is the same where ceilings make a difference; used
 // is the device time that they had together.
-static uint64_t limited_step(struct sim_work *running[], unsigned n, uint32_t capacity, uint64_t t,
-                             uint64_t now, uint64_t *used) {
+static uint64_t limited_step(struct sim_work *running[], unsigned n, uint64_t t, uint64_t now,
+                             uint64_t *used) {
     uint32_t rates[SIM_MAX_CLIENTS];
     uint64_t step = now - t;
     *used = 0;
-    sim_rates(running, n, capacity, rates);
+    sim_rates(running, n, rates);
     for (unsigned i = 0; i < n; i++) {
         uint64_t needs = sim_time_for(left(running[i]), running[i]->carry, rates[i]);
         if (needs < step) step = needs;
@@ -144,21 +144,20 @@ static uint64_t limited_step(struct sim_work *running[], unsigned n, uint32_t ca
     return step;
 }
 
-// share_out runs the clients of one lane from t to now.
-static void share_out(struct sim_state *s, unsigned dev, struct sim_lane lane, uint64_t t,
-                      uint64_t now) {
+// share_out runs the clients of the device or of an instance from t to now.
+static void share_out(struct sim_state *s, unsigned dev, uint32_t gi, uint64_t t, uint64_t now) {
     struct sim_device *d = &s->devices[dev];
-    unsigned sevenths = part(d, lane.gi);
+    unsigned sevenths = part(d, gi);
     while (t < now) {
         struct sim_work *running[SIM_MAX_CLIENTS];
         bool equal;
-        unsigned n = collect(s, dev, lane, running, &equal);
+        unsigned n = collect(s, dev, gi, running, &equal);
         if (!n) return;
         uint64_t used, step;
         if (equal) {
             used = step = equal_step(running, n, t, now);
         } else {
-            step = limited_step(running, n, lane.capacity, t, now, &used);
+            step = limited_step(running, n, t, now, &used);
         }
         if (!step) return;
         uint64_t busy = used * sevenths / 7;
@@ -198,26 +197,22 @@ void sim_advance(struct sim_state *s, unsigned dev, uint64_t now) {
         in_order(s, dev, from, now);
         return;
     }
-    struct sim_work of = {.gi = SIM_WHOLE_GPU};
-    unsigned partitions = atomic_load(&d->partition_high);
-    for (; of.partition <= partitions; of.partition++)
-        if (!of.partition || d->partitions[of.partition - 1].used)
-            share_out(s, dev, sim_lane_of(d, &of), from, now);
+    share_out(s, dev, SIM_WHOLE_GPU, from, now);
     if (!atomic_load(&d->mig_current)) return;
     for (uint32_t gi = 0; gi < SIM_MAX_INSTANCES; gi++)
-        if (d->gi[gi].used) share_out(s, dev, (struct sim_lane){gi, 0, SIM_RATE}, from, now);
+        if (d->gi[gi].used) share_out(s, dev, gi, from, now);
 }
 
 // limited_wait returns how long mine takes for want beside the others: piece by
 // piece, as limited_step will do it.
-static uint64_t limited_wait(struct sim_work *running[], unsigned n, uint32_t capacity,
-                             struct sim_work *mine, uint64_t want) {
+static uint64_t limited_wait(struct sim_work *running[], unsigned n, struct sim_work *mine,
+                             uint64_t want) {
     uint64_t more[SIM_MAX_CLIENTS], wait = 0;
     uint32_t rates[SIM_MAX_CLIENTS];
     for (unsigned i = 0; i < n; i++) more[i] = running[i] == mine ? want : left(running[i]);
-    for (bool done = !n || !capacity; !done;) {
+    for (bool done = !n; !done;) {
         uint64_t step = UINT64_MAX;
-        sim_rates(running, n, capacity, rates);
+        sim_rates(running, n, rates);
         for (unsigned i = 0; i < n; i++) {
             uint64_t needs = sim_time_for(more[i], 0, rates[i]);
             if (needs < step) step = needs;
@@ -232,7 +227,7 @@ static uint64_t limited_wait(struct sim_work *running[], unsigned n, uint32_t ca
             running[i] = running[n], more[i] = more[n], rates[i] = rates[n];
         }
     }
-    return capacity ? wait : want;
+    return wait;
 }
 
 // sim_predict returns when c will have done position, if nobody queues more.
@@ -242,12 +237,11 @@ uint64_t sim_predict(struct sim_state *s, struct sim_client *c, unsigned dev, ui
     uint64_t done = atomic_load(&mine->done_ns);
     if (done >= position) return now;
     if (s->devices[dev].serial) return now + sim_serial_wait(s, c, dev, position);
-    struct sim_lane lane = sim_lane_of(&s->devices[dev], mine);
     struct sim_work *running[SIM_MAX_CLIENTS];
     bool equal;
-    unsigned n = collect(s, dev, lane, running, &equal);
+    unsigned n = collect(s, dev, mine->gi, running, &equal);
     uint64_t want = position - done, wait = left(mine) ? 0 : want;
-    if (!equal) return now + limited_wait(running, n, lane.capacity, mine, want);
+    if (!equal) return now + limited_wait(running, n, mine, want);
     for (unsigned i = 0; i < n; i++) {
         uint64_t more = running[i] == mine ? want : left(running[i]);
         wait += more < want ? more : want;

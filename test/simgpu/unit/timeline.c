@@ -150,23 +150,6 @@ static void looks(void) {
     SAME(a->done_ns, 3000ull * (SIM_RATE / 3) / SIM_RATE);
 }
 
-// An SM partition is its clients' and nobody else's, whoever is idle.
-static void partitions(void) {
-    fresh();
-    struct sim_device *d = &s->devices[0];
-    d->partitions[0] = (struct sim_partition){.used = 1, .sms = 54};
-    d->partitions[1] = (struct sim_partition){.used = 1, .sms = 27};
-    atomic_store(&d->partition_high, 2);
-    struct sim_work *a = client(0, 50 * MS), *b = client(1, 50 * MS), *rest = client(2, 50 * MS);
-    a->partition = b->partition = 1;
-    sim_advance(s, 0, 1020 * MS);
-    SAME(a->done_ns, 5 * MS);
-    SAME(b->done_ns, 5 * MS);
-    SAME(rest->done_ns, 5 * MS);
-    SAME(sim_predict(s, &s->clients[0], 0, 10 * MS, 1020 * MS), 1040 * MS);
-    SAME(sim_predict(s, &s->clients[2], 0, 10 * MS, 1020 * MS), 1040 * MS);
-}
-
 static void lost(void) {
     fresh();
     struct sim_work *a = client(0, 10 * MS);
@@ -198,7 +181,6 @@ int main(void) {
     instances();
     ceilings();
     looks();
-    partitions();
     lost();
     history();
     return 0;
