@@ -56,7 +56,7 @@ static int usage(FILE *to) {
               "  -p, --protocol 2|3      the interface of the daemon, 2 (legacy) by default\n"
               "  -q, --quit              end the daemon (protocol 3)\n\n"
               "nvidia-cuda-mps-control MODULE VERB [ARGUMENT] [--KEY=VALUE] for a daemon of protocol 3:\n"
-              "modules are server, namespace, client, device, sm-partition.\n",
+              "modules are server, namespace, client, sm-partition.\n",
               to);
     fputs("Without -d and -f, commands are read from the standard input.\n", to);
     return to == stdout ? 0 : 1;

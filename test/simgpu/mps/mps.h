@@ -176,7 +176,6 @@ bool space_set(struct space *space, const struct args *a, struct reply *r);
 
 // v3_client.c
 void v3_client(const char *verb, const struct args *a, struct reply *r);
-void v3_device(const char *verb, const struct args *a, struct reply *r);
 
 // table.c: rows of cells as a table or as comma-separated values.
 struct table {

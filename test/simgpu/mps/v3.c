@@ -25,8 +25,7 @@ static const struct {
 } modules[] = {
     {"server", "create delete list set get", v3_server},
     {"namespace", "create delete list set get", v3_space},
-    {"client", "list get terminate", v3_client},
-    {"device", "list", v3_device},
+    {"client", "list terminate", v3_client},
     {"sm-partition", "create", partition},
 };
 

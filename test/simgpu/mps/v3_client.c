@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// v3_client.c: clients and devices, in lists.
+// v3_client.c: clients, in a list, and their end.
 //
 // Invariant: a client on several devices is listed once, with the ordinals of those
 // that it has contexts on.
@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PID, SERVER, DEVICE, SPACE, COMMAND, FIELDS };
@@ -83,29 +82,6 @@ static struct sim_client *find(const char *text, struct server **of, struct repl
     return NULL;
 }
 
-static void get(const struct args *a, struct reply *r) {
-    char cells[FIELDS][512];
-    struct server *v;
-    const char *field = a->words[1] ? a->words[1] : "";
-    struct sim_client *c = find(a->words[0], &v, r);
-    if (!c) return;
-    fill(v, c, (pid_t)atoi(a->words[0]), cells);
-    if (is_field(field, "pid")) say(r, "%s\n", cells[PID]);
-    else if (is_field(field, "server")) say(r, "%s\n", cells[SERVER]);
-    else if (is_field(field, "device")) say(r, "%s\n", cells[DEVICE]);
-    else if (is_field(field, "maws-ns")) say(r, "%s\n", cells[SPACE]);
-    else if (is_field(field, "cmd")) say(r, "%s\n", cells[COMMAND]);
-    else if (is_field(field, "linux-ns")) {
-        char path[64];
-        struct stat ns = {0};
-        snprintf(path, sizeof path, "/proc/%d/ns/pid", atoi(cells[PID]));
-        stat(path, &ns);
-        say(r, "%lu\n", (unsigned long)ns.st_ino);
-    } else {
-        refuse(r, "Unknown field '%s'", field);
-    }
-}
-
 static void terminate(const struct args *a, struct reply *r) {
     struct server *v;
     struct sim_client *c = find(a->words[0], &v, r);
@@ -117,33 +93,5 @@ static void terminate(const struct args *a, struct reply *r) {
 
 void v3_client(const char *verb, const struct args *a, struct reply *r) {
     if (strcmp(verb, "list") == 0) list(a, r);
-    else if (strcmp(verb, "get") == 0) get(a, r);
     else terminate(a, r);
-}
-
-// v3_device lists the devices of each server.
-void v3_device(const char *verb, const struct args *a, struct reply *r) {
-    static const char *const columns[] = {"Ordinal", "Server", "PCI ID", "Device UUID", "Name",
-                                          "Total SMs", "Total Chunks", "Attributes"};
-    static const unsigned widths[] = {7, 16, 16, 40, 24, 9, 12, 10};
-    struct table t;
-    const char *of = option(a, "server");
-    (void)verb;
-    if ((of && !server_named(of, r)) || !table_begin(&t, a, r, columns, widths, 8)) return;
-    for (struct server *v = mps.servers; v < mps.servers + MPS_SERVERS; v++) {
-        if (!v->used || v->deleted || (of && strcmp(v->name, of) != 0)) continue;
-        for (unsigned i = 0; i < v->device_count; i++) {
-            struct sim_device *d = &mps.s->devices[v->devices[i]];
-            const struct sim_model *m = sim_model(d->model);
-            char ordinal[16], pci[32], uuid[64], sms[16], chunks[16];
-            if (!m) continue;
-            snprintf(ordinal, sizeof ordinal, "%u", i);
-            snprintf(pci, sizeof pci, "%08x:%02x:00.0", d->domain, d->bus);
-            device_uuid(mps.s, v->devices[i], uuid, sizeof uuid);
-            snprintf(sms, sizeof sms, "%u", m->sms);
-            // The unit of SM partitions: 8 SMs from Hopper on, before it 2.
-            snprintf(chunks, sizeof chunks, "%u", m->sms / (m->major >= 9 ? 8 : 2));
-            table_row(&t, (const char *[]){ordinal, v->name, pci, uuid, m->name, sms, chunks, "-"});
-        }
-    }
 }
