@@ -161,9 +161,7 @@ func TestManyKinds(t *testing.T) {
 	p := c.start()
 	for _, kinds := range []int{1, 3, 20, 70, 500} {
 		before := c.usage().Devices[0].Launches
-		p.want("stream 1", ok)
-		p.want(fmt.Sprintf("launch_kinds 1 %d 5000", kinds), ok)
-		p.want("synchronize 1", ok)
+		p.do("stream 1", fmt.Sprintf("launch_kinds 1 %d 5000", kinds), "synchronize 1")
 		p.want("destroy_stream 1", ok) // tells what isn't told yet
 		if launches := c.usage().Devices[0].Launches - before; launches != 5000 {
 			t.Errorf("%d kinds: %d launches are counted, want 5000", kinds, launches)

@@ -25,8 +25,7 @@ func TestGraphMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newContainer(t, share{0, 100})
 			p := c.start()
-			p.want(fmt.Sprintf("graph_alloc 1 60 0 %d", how|frees), ok)
-			p.want(fmt.Sprintf("graph_alloc 2 101 0 %d", how|frees), ok)
+			p.do(fmt.Sprintf("graph_alloc 1 60 0 %d", how|frees), fmt.Sprintf("graph_alloc 2 101 0 %d", how|frees))
 			p.wantUsed(0, 100) // addresses only
 			p.want("alloc 1 50", ok)
 			p.want("graph_launch 1 0", outOfMemory)
@@ -62,15 +61,13 @@ func TestGraphMemoryThatStays(t *testing.T) {
 	p.do("graph_alloc 1 60 0 0", "graph_launch 1 0", "graph_trim 0")
 	p.wantUsed(60, 100)
 	p.want("alloc 1 41", outOfMemory)
-	p.do("graph_free 1", "alloc 1 41", "free 1")
-	p.want(fmt.Sprintf("graph_alloc 2 60 0 %d", autoFrees), ok)
+	p.do("graph_free 1", "alloc 1 41", "free 1", fmt.Sprintf("graph_alloc 2 60 0 %d", autoFrees))
 	for range 3 {
 		p.want("graph_launch 2 0", ok)
 		p.wantUsed(60, 100)
 	}
 	p.want(fmt.Sprintf("graph_alloc 3 60 0 %d", uploads), outOfMemory)
-	p.want("graph_free 2", ok)
-	p.want(fmt.Sprintf("graph_alloc 3 60 0 %d", uploads), ok)
+	p.do("graph_free 2", fmt.Sprintf("graph_alloc 3 60 0 %d", uploads))
 	p.wantUsed(60, 100)
 }
 

@@ -41,8 +41,7 @@ func TestEveryPathIsCharged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newContainer(t, share{0, 1024})
 			p := c.start()
-			p.want("pool 1 0", ok)
-			p.want(calls.take, ok)
+			p.do("pool 1 0", calls.take)
 			before := c.held(0)
 			if before < 590 || before > 610 {
 				t.Fatalf("the device holds %d MiB, want about 600", before)
@@ -59,8 +58,7 @@ func TestEveryPathIsCharged(t *testing.T) {
 				u.Devices[0].UsedBytes < uint64(before-1)*mib {
 				t.Errorf("counters: %+v", u)
 			}
-			p.want(calls.give, ok)
-			p.do("synchronize 0", "trim_pool 1", "alloc 3 1024")
+			p.do(calls.give, "synchronize 0", "trim_pool 1", "alloc 3 1024")
 			p.want("alloc 4 1", outOfMemory)
 			if now := c.held(0); now != 1024 {
 				t.Errorf("the device holds %d MiB, want 1024", now)
@@ -289,11 +287,7 @@ func TestContexts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newContainer(t, share{0, 100}, share{0, 100})
 			p := c.start()
-			p.want("alloc 1 10", ok)
-			p.want(calls[0], ok)
-			p.do("current 1", "alloc 2 60", "array 3 1024 1024 0 0 0")
-			p.want(calls[1], ok)
-			p.want("current 0", ok)
+			p.do("alloc 1 10", calls[0], "current 1", "alloc 2 60", "array 3 1024 1024 0 0 0", calls[1], "current 0")
 			p.wantUsed(10, 100)
 			if u := c.usage(); u.Devices[0].UsedBytes+u.Devices[1].UsedBytes != 10*mib {
 				t.Errorf("counters: %+v", u.Devices)

@@ -148,9 +148,7 @@ func TestDescriptorsAreLookedAtTogether(t *testing.T) {
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	for i := range descriptors {
-		p.want(fmt.Sprintf("create %d 2 0", i), ok)
-		p.want(fmt.Sprintf("export %d %d", i, i), ok)
-		p.want(fmt.Sprintf("release %d", i), ok)
+		p.do(fmt.Sprintf("create %d 2 0", i), fmt.Sprintf("export %d %d", i, i), fmt.Sprintf("release %d", i))
 	}
 	opened := c.opened(c.state + ".passed")
 	p.wantUsed(2*descriptors, 100)

@@ -39,8 +39,7 @@ func (s sharing) run(c *container, d *container) (owner, importer *process) {
 	for _, p := range []*process{owner, importer} {
 		p.want("directory "+c.dir, ok)
 	}
-	owner.want("pool 1 0", ok)
-	owner.want(s.owner, ok)
+	owner.do("pool 1 0", s.owner)
 	if s.importer != "" {
 		importer.want(s.importer, ok)
 	}
@@ -156,8 +155,7 @@ func TestPassedToManyImporters(t *testing.T) {
 	pass := func(to int) *process {
 		p := c.start()
 		p.want(fmt.Sprintf("listen %d", to), ok)
-		owner.want(fmt.Sprintf("export %d 1", to), ok)
-		owner.want(fmt.Sprintf("send %d %d", to, to), ok)
+		owner.do(fmt.Sprintf("export %d 1", to), fmt.Sprintf("send %d %d", to, to))
 		p.want("receive 3", ok)
 		return p
 	}
@@ -204,8 +202,7 @@ func TestSharedFromOutside(t *testing.T) {
 				}
 			}
 			importer.wantUsed(41, 100)
-			importer.want("free 1", ok)
-			importer.want(s.open[len(s.open)-1], ok)
+			importer.do("free 1", s.open[len(s.open)-1])
 			importer.wantUsed(60, 100)
 			importer.want("alloc 1 41", outOfMemory)
 			if s.isMapped() {
@@ -236,8 +233,7 @@ func TestManyShared(t *testing.T) {
 	for range 3 {
 		p := c.start()
 		for i := range 300 {
-			p.want(fmt.Sprintf("alloc %d 1", i), ok)
-			p.want(fmt.Sprintf("ipc_get 7 %d", i), ok)
+			p.do(fmt.Sprintf("alloc %d 1", i), fmt.Sprintf("ipc_get 7 %d", i))
 			if i%2 == 0 {
 				p.want(fmt.Sprintf("free %d", i), ok)
 			}
@@ -259,8 +255,7 @@ func TestSharedWhileAContextEnds(t *testing.T) {
 	c := newContainer(t, share{0, 1000})
 	owner, importer := c.start(), c.start()
 	for i := range handles {
-		owner.want(fmt.Sprintf("alloc_bytes %d 1", i), ok)
-		owner.want(fmt.Sprintf("ipc_get %d %d", i, i), ok)
+		owner.do(fmt.Sprintf("alloc_bytes %d 1", i), fmt.Sprintf("ipc_get %d %d", i, i))
 	}
 	importer.want(fmt.Sprintf("share_beside %d 4000", handles), ok)
 }
