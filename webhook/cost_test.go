@@ -346,7 +346,7 @@ func TestHostileConditions(t *testing.T) {
 	c := set.CoreV1().RESTClient()
 	send := func(what string, to *rest.Request, object any) {
 		t.Helper()
-		raw := encode(t, object)
+		raw := must.Get(json.Marshal(object))(t)
 		if len(raw) > 3<<20 {
 			t.Fatalf("%s: %d bytes are more than the API server takes", what, len(raw))
 		}
@@ -401,11 +401,6 @@ func TestHostileConditions(t *testing.T) {
 			t.Errorf("the condition of %s was false %d times only, want %d: the others were true", name, found[name], least)
 		}
 	}
-}
-
-func encode(t *testing.T, object any) []byte {
-	t.Helper()
-	return must.Get(json.Marshal(object))(t)
 }
 
 // awaitWebhook waits until the webhook, which nobody answers for, is asked.

@@ -100,8 +100,7 @@ func testLimitRanges(t *testing.T, cfg *rest.Config) {
 	c, heard := heeding(t, cfg)
 	const limited = "capped"
 	must.Do(t, c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: limited, Labels: map[string]string{api.LabelInject: api.LabelInjectEnabled}}}))
-	page, err := os.ReadFile("../docs/operations.md")
-	must.Do(t, err)
+	page := must.Get(os.ReadFile("../docs/operations.md"))(t)
 	block := regexp.MustCompile("(?s)```yaml\n(apiVersion: v1\nkind: LimitRange\n.*?)```").FindSubmatch(page)
 	if block == nil {
 		t.Fatal("docs/operations.md has no LimitRange")

@@ -85,8 +85,7 @@ func TestMisplaces(t *testing.T) {
 	placed := v1alpha1.Placement{Version: v1alpha1.Version, Node: "n", Containers: map[string]v1alpha1.PlacedShare{
 		"a": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: "GPU-1", MemMiB: 1}, {UUID: "GPU-2", MemMiB: 1}}},
 		"b": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: "GPU-3", MemMiB: 1}}}}}
-	text, err := placed.Encode()
-	must.Do(t, err)
+	text := must.Get(placed.Encode())(t)
 	for _, tt := range []struct {
 		text, container, uuid string
 		want                  bool

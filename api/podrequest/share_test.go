@@ -25,8 +25,7 @@ func list(t *testing.T, text string) corev1.ResourceList {
 		if strings.HasPrefix(name, "gpu") {
 			name = api.Prefix + name
 		}
-		q, err := resource.ParseQuantity(value)
-		must.Do(t, err)
+		q := must.Get(resource.ParseQuantity(value))(t)
 		out[corev1.ResourceName(name)] = q
 	}
 	return out

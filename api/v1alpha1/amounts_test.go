@@ -122,8 +122,7 @@ func TestPercentNeverPromisesMore(t *testing.T) {
 		for left := WholeGPU; left > 0; {
 			share := Percent(random.IntN(int(left))) + 1
 			left -= share
-			got, err := share.Of(device)
-			must.Do(t, err)
+			got := must.Get(share.Of(device))(t)
 			if exact := floor(share, device); int64(got) != exact {
 				t.Fatalf("%d percent of %d MiB is %d, want %d", share, device, got, exact)
 			}

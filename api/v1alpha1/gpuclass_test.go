@@ -130,8 +130,7 @@ func TestUnits_OfWholeGPUs_AreOnThem(t *testing.T) {
 // No model has a control character, which a terminal would take as an order. TestGPUClassRules has
 // the API server refuse some.
 func TestHostileModels(t *testing.T) {
-	crd, err := os.ReadFile("../../deploy/chart/files/crds/vernier.dev_gpuclasses.yaml")
-	must.Do(t, err)
+	crd := must.Get(os.ReadFile("../../deploy/chart/files/crds/vernier.dev_gpuclasses.yaml"))(t)
 	found := regexp.MustCompile(`(?s) models:\n.*?pattern: (\S+)\n`).FindSubmatch(crd)
 	if found == nil {
 		t.Fatal("models have no pattern")

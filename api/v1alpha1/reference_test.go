@@ -55,8 +55,7 @@ func TestReferenceOfLedger(t *testing.T) {
 
 func reference(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", file))
-	must.Do(t, err)
+	text := must.Get(os.ReadFile(filepath.Join("..", "..", "docs", "reference", file)))(t)
 	return string(text)
 }
 

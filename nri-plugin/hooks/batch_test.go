@@ -66,8 +66,7 @@ func TestOpportunistic(t *testing.T) {
 	for name, pod := range pods {
 		c := containerOf(pod, "main")
 		c.Linux.Resources.Cpu = &api.LinuxCPU{Shares: api.UInt64(2048)}
-		adjust, err := r.Create(pod, c)
-		must.Do(t, err)
+		adjust := must.Get(r.Create(pod, c))(t)
 		got := adjust.GetLinux().GetResources()
 		if name == "online" {
 			if got.GetCpu().GetShares() != nil || got.GetCpu().GetQuota() != nil || len(got.GetUnified()) > 0 || adjust.GetLinux().GetOomScoreAdj() != nil {

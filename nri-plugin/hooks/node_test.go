@@ -62,11 +62,10 @@ func newNode(t testing.TB) *testNode {
 		ledger: &testLedger{}, gpus: newGPUs(), events: &testEvents{},
 		state: filepath.Join(dir, "state"),
 	}
-	files, err := limiter.New(n.state, library, &driverlimit.Limit{
+	files := must.Get(limiter.New(n.state, library, &driverlimit.Limit{
 		Devices: n.gpus,
 		Leaf:    func(_ uint32, container string) (string, error) { return "/cgroup/" + container, nil },
-	})
-	must.Do(t, err)
+	}))(t)
 	n.limiter = files
 	n.Plugin = &Plugin{
 		Ledger: n.ledger, Devices: n.gpus, Table: &attach.ContainerTable{}, Report: n.events, Log: logr.Discard(),

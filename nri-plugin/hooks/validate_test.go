@@ -235,8 +235,7 @@ func TestHostileUIDs(t *testing.T) {
 func tree(t *testing.T, state string) (all string) {
 	t.Helper()
 	for _, dir := range []string{state, state + "/..", state + "/lib"} {
-		entries, err := os.ReadDir(dir)
-		must.Do(t, err)
+		entries := must.Get(os.ReadDir(dir))(t)
 		for _, e := range entries {
 			all += " " + dir + "/" + e.Name()
 		}

@@ -52,8 +52,7 @@ func TestTopology(t *testing.T) {
 			`{"numa":["0-3"],"nvlink":["0-1","2-3"]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := json.Marshal(scan(t, open(t, simgpu.New(t, c.config), Options{})).Topology)
-			must.Do(t, err)
+			got := must.Get(json.Marshal(scan(t, open(t, simgpu.New(t, c.config), Options{})).Topology))(t)
 			if string(got) != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}

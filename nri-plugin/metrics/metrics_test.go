@@ -49,8 +49,7 @@ func entry(t *testing.T, table *attach.ContainerTable, id, owner, name string, m
 	for i := range grants {
 		grants[i].Mode, grants[i].DeviceMem = m, 1<<20
 	}
-	err := table.Attach(attach.Entry{Prepared: true, Container: mode.Container{Pod: "uid", Owner: owner, Name: name, ID: id, Grants: grants}})
-	must.Do(t, err)
+	must.Do(t, table.Attach(attach.Entry{Prepared: true, Container: mode.Container{Pod: "uid", Owner: owner, Name: name, ID: id, Grants: grants}}))
 }
 
 // text is what Prometheus reads, one line for each figure: metric{label values}

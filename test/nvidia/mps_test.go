@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -125,7 +126,7 @@ func TestMPSCommands(t *testing.T) {
 			for late := time.Now().Add(answerTime); command == "get_server_list" && got != want && time.Now().Before(late); {
 				want, got = real.run(t, command+"\n"), ours.run(t, command+"\n")
 			}
-			if got != want && !slices.ContainsFunc(keys(unlike), func(k string) bool { return strings.HasPrefix(command, k) }) {
+			if got != want && !slices.ContainsFunc(slices.Collect(maps.Keys(unlike)), func(k string) bool { return strings.HasPrefix(command, k) }) {
 				t.Errorf("%q: the real daemon answers %q, the simulated one %q", command, want, got)
 			}
 		}
@@ -184,13 +185,6 @@ func TestMPSClientsHangTheDaemon(t *testing.T) {
 			t.Errorf("with its pipe for logs full it answers %q", said)
 		}
 	})
-}
-
-func keys(m map[string]string) (all []string) {
-	for k := range m {
-		all = append(all, k)
-	}
-	return all
 }
 
 // What is started, and what not.

@@ -18,8 +18,7 @@ import (
 
 // What differs is a metric, and is said once until it changes.
 func TestHalfEnabledIsSaidOnce(t *testing.T) {
-	set, err := dialect.Settings{Dialects: "gpu-manager"}.Set()
-	must.Do(t, err)
+	set := must.Get(dialect.Settings{Dialects: "gpu-manager"}.Set())(t)
 	w := &Watcher{Dialects: set}
 	var lines []string
 	ctx := log.IntoContext(context.Background(), funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}))

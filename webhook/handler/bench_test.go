@@ -10,13 +10,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	kubernetes "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
-
-	"vernier.dev/vernier/test/must"
 )
 
 // realistic is a pod as a Deployment's ReplicaSet makes it and the API server
@@ -86,7 +83,7 @@ func fill(c *corev1.Container) {
 func BenchmarkHandler(b *testing.B) {
 	req := request(realistic(b, true))
 	slim := ours()
-	plain := &admission.Webhook{Handler: generic{admission.NewDecoder(podScheme(b))}}
+	plain := &admission.Webhook{Handler: generic{admission.NewDecoder(kubernetes.Scheme)}}
 	run := func(b *testing.B, hook *admission.Webhook) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -135,11 +132,4 @@ func BenchmarkTranslated(b *testing.B) {
 			b.Fatal(response.Result)
 		}
 	}
-}
-
-func podScheme(t testing.TB) *runtime.Scheme {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	must.Do(t, kubernetes.AddToScheme(scheme))
-	return scheme
 }

@@ -24,8 +24,7 @@ import (
 // A container that asks for memory only gets what its namespace gives, in limits, requests and
 // document alike, or is refused; a second round of admission changes nothing.
 func TestComputeShares(t *testing.T) {
-	dialects, err := dialect.Settings{Dialects: "hami"}.Set()
-	must.Do(t, err)
+	dialects := must.Get(dialect.Settings{Dialects: "hami"}.Set())(t)
 	hook := &admission.Webhook{Handler: handler.Pods(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects,
 		ComputeShares: demand.ComputeShares{"gives": {Default: 20}, "requires": {Required: true}}}))}
 	for name, tt := range map[string]struct {

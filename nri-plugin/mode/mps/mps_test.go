@@ -386,7 +386,8 @@ func TestLost(t *testing.T) {
 		orphan = w.daemons.server
 	}
 	// Containers see the new daemon's socket in the folder that they have.
-	if shown, err := os.ReadFile(filepath.Join(w.files.clients(gpu, ""), "control")); err != nil || string(shown) != strings.TrimSpace(readPipe(t, w)) {
+	control := must.Get(os.ReadFile(filepath.Join(pipes(w.files.folder(gpu)), "control")))(t)
+	if shown, err := os.ReadFile(filepath.Join(w.files.clients(gpu, ""), "control")); err != nil || string(shown) != strings.TrimSpace(string(control)) {
 		t.Errorf("%q, %v", shown, err)
 	}
 }
@@ -409,13 +410,6 @@ func TestDaemonWithAnotherSharedMemory(t *testing.T) {
 	// The agent finds it out by itself.
 	w.daemons.has = 99
 	w.fails(w.Look(time.Now()), "goes on for the clients")
-}
-
-func readPipe(t *testing.T, w *world) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(pipes(w.files.folder(gpu)), "control"))
-	must.Do(t, err)
-	return string(text)
 }
 
 func TestParseSize(t *testing.T) {

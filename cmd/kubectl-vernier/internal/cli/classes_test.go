@@ -5,13 +5,10 @@ package cli
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -21,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/test/must"
 )
 
 // ofClass has the pod ask for units of a class.
@@ -61,14 +57,7 @@ func TestClasses(t *testing.T) {
 			if err != nil || errOut != "" {
 				t.Fatalf("error %v, stderr %q", err, errOut)
 			}
-			file := filepath.Join("testdata", name)
-			if *update {
-				must.Do(t, os.WriteFile(file, []byte(out), 0o644))
-			}
-			want := must.Get(os.ReadFile(file))(t)
-			if diff := cmp.Diff(string(want), out); diff != "" {
-				t.Errorf("kubectl vernier %s (-want +got):\n%s", args, diff)
-			}
+			golden(t, name, args, out)
 		})
 	}
 }

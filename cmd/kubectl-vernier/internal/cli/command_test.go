@@ -33,6 +33,19 @@ import (
 
 var update = flag.Bool("update", false, "write what the commands print as the expected output")
 
+// golden compares what a command printed with a file of testdata.
+func golden(t *testing.T, name, args, out string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		must.Do(t, os.WriteFile(file, []byte(out), 0o644))
+	}
+	want := must.Get(os.ReadFile(file))(t)
+	if diff := cmp.Diff(string(want), out); diff != "" {
+		t.Errorf("kubectl vernier %s (-want +got):\n%s", args, diff)
+	}
+}
+
 // TestGolden runs every command as a user would. What it prints for scripts is
 // a promise: a change of a *.json or *.yaml file here breaks users.
 func TestGolden(t *testing.T) {
@@ -74,14 +87,7 @@ func TestGolden(t *testing.T) {
 			if unfit := name == "fit" && err != nil && err.Error() == "8 of 11 pods would wait or be refused"; err != nil && !unfit || errOut != "" {
 				t.Fatalf("error %v, stderr %q", err, errOut)
 			}
-			file := filepath.Join("testdata", name)
-			if *update {
-				must.Do(t, os.WriteFile(file, []byte(out), 0o644))
-			}
-			want := must.Get(os.ReadFile(file))(t)
-			if diff := cmp.Diff(string(want), out); diff != "" {
-				t.Errorf("kubectl vernier %s (-want +got):\n%s", args, diff)
-			}
+			golden(t, name, args, out)
 		})
 	}
 }

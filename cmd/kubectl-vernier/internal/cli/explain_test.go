@@ -4,15 +4,10 @@ package cli
 
 import (
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
-
-	"vernier.dev/vernier/test/must"
 )
 
 func TestExplain(t *testing.T) {
@@ -28,14 +23,7 @@ func TestExplain(t *testing.T) {
 			if text := errorText(err); text != c.err {
 				t.Errorf("error %q, want %q", text, c.err)
 			}
-			file := filepath.Join("testdata", name)
-			if *update {
-				must.Do(t, os.WriteFile(file, []byte(out), 0o644))
-			}
-			want := must.Get(os.ReadFile(file))(t)
-			if diff := cmp.Diff(string(want), out); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			golden(t, name, "explain "+c.args, out)
 		})
 	}
 }
