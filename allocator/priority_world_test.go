@@ -80,16 +80,21 @@ func (w *world) unprotect() {
 // its end, as far as the replica can know. Evictions go beside each other, one after the other only in this
 // test: who waited when the first of a step went is who waits for the others too.
 func (r *replicaInTest) checkEvicts(e *policyv1.Eviction) {
-	victim := r.world.find(*e.DeleteOptions.Preconditions.UID)
-	if victim == nil || len(e.DeleteOptions.DryRun) > 0 {
+	uid := *e.DeleteOptions.Preconditions.UID
+	victim := r.world.find(uid)
+	if len(e.DeleteOptions.DryRun) > 0 {
 		return
 	}
 	for _, held := range append(r.evictsFor, r.allocator.reservations.All()...) {
-		_, leaves := held.Leaving[victim.UID]
-		if leaves && held.Priority.Above(r.allocator.cache.Priorities.Of(victim)) && (slices.Contains(r.evictsFor, held) || r.wait(held.Pods)) {
+		_, leaves := held.Leaving[uid]
+		above := victim == nil || held.Priority.Above(r.allocator.cache.Priorities.Of(victim))
+		if leaves && above && (slices.Contains(r.evictsFor, held) || r.wait(held.Pods)) {
 			r.evictsFor = append(r.evictsFor, held)
 			return
 		}
+	}
+	if victim == nil {
+		return // it has gone, and the replica does not know yet
 	}
 	r.world.fail("%s evicts pod %s, and nobody of a higher priority waits for that", r.name, victim.Name)
 }
