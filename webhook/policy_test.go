@@ -318,7 +318,7 @@ func testPolicyArithmetic(t *testing.T, c client.Client) {
 		pod.Spec.Containers = nil
 		for i := range 1 + random.IntN(3) {
 			ctr := corev1.Container{Name: "c" + strconv.Itoa(i), Image: "none", Resources: corev1.ResourceRequirements{Limits: limits()}}
-			share, errs := podrequest.ShareOf(corev1.ResourceRequirements{Limits: ctr.Resources.Limits}, nil)
+			share, errs := podrequest.ShareOf(corev1.ResourceRequirements{Limits: ctr.Resources.Limits}, nil, nil)
 			if len(errs) > 0 {
 				continue
 			}

@@ -3,6 +3,7 @@
 package podrequest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -18,29 +19,71 @@ import (
 	api "vernier.dev/vernier/api/v1alpha1"
 )
 
-// classesToo ends what is said of a resource that there is not.
-const classesToo = ", or gpu-NAME of a GPUClass: kubectl get gpuclasses lists them, and of one that has just been made pods are admitted within seconds"
+// maxNames bounds how many classes are named to one who has misspelt one.
+const maxNames = 8
 
-func unsupported(at *field.Path, name corev1.ResourceName) *field.Error {
+// unsupported refuses a resource that there is not: it names those that there are, and the nearest.
+func unsupported(at *field.Path, name corev1.ResourceName, known *classes.Set) *field.Error {
 	err := field.NotSupported(at, name, api.Resources)
-	err.Detail += classesToo
+	names := slices.Clone(api.Resources)
+	var ofClasses []string
+	for class := range known.All() {
+		resource := api.ClassResource(class)
+		names, ofClasses = append(names, resource), append(ofClasses, string(resource))
+	}
+	slices.Sort(ofClasses)
+	if len(ofClasses) > 0 {
+		err.Detail += ", or of a GPUClass: " + api.NamesText(ofClasses, maxNames)
+	} else {
+		err.Detail += ", or gpu-NAME of a GPUClass: there is none"
+	}
+	err.Detail += "; of one that has just been made pods are admitted within seconds"
+	nearest := slices.MinFunc(names, func(a, b corev1.ResourceName) int {
+		return cmp.Or(cmp.Compare(distance(string(a), string(name)), distance(string(b), string(name))), cmp.Compare(a, b))
+	})
+	if distance(string(nearest), string(name)) <= maxTypos {
+		err.Detail += fmt.Sprintf(". Did you mean %s?", nearest)
+	}
 	return err
+}
+
+// maxTypos is in how many letters a name may differ from the one that was meant.
+const maxTypos = 3
+
+// distance is how many letters of a have to be put in, left out or changed for b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := before
+			if a[i] != b[j] {
+				change++
+			}
+			before, row[j+1] = row[j+1], min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 // names refuses resources that are not ours, and requests that are not their
 // limits: Kubernetes would refuse the latter later, without naming the remedy.
-func names(r corev1.ResourceRequirements, path *field.Path) field.ErrorList {
+func names(r corev1.ResourceRequirements, known *classes.Set, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range api.Asked(r.Limits) {
 		if !slices.Contains(api.Resources, name) {
-			errs = append(errs, unsupported(path.Child("limits").Key(string(name)), name))
+			errs = append(errs, unsupported(path.Child("limits").Key(string(name)), name, known))
 		}
 	}
-	return append(errs, requests(r, path)...)
+	return append(errs, requests(r, known, path)...)
 }
 
 // requests refuses those that are not their limits.
-func requests(r corev1.ResourceRequirements, path *field.Path) field.ErrorList {
+func requests(r corev1.ResourceRequirements, known *classes.Set, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range api.Ours(r.Requests) {
 		key := path.Child("requests").Key(string(name))
@@ -49,7 +92,7 @@ func requests(r corev1.ResourceRequirements, path *field.Path) field.ErrorList {
 		switch {
 		case request.IsZero() && limit.IsZero():
 		case !limited && !slices.Contains(api.Resources, name):
-			errs = append(errs, unsupported(key, name))
+			errs = append(errs, unsupported(key, name, known))
 		case !limited:
 			errs = append(errs, field.Invalid(key, request.String(),
 				"a share is asked for as a limit: move the line to limits"))
@@ -80,8 +123,14 @@ func amount[T any](errs field.ErrorList, limits corev1.ResourceList, path *field
 		return errs
 	}
 	digits, err := whole(quantity)
-	if name == api.ResourceMemMiB && quantity.Format == resource.BinarySI && err == nil {
+	binary := quantity.Format == resource.BinarySI
+	switch milli := quantity.MilliValue(); {
+	case name == api.ResourceMemMiB && binary && err == nil:
 		err = fmt.Errorf("this is MiB: write %d", mibOf(quantity.Value()))
+	case name == api.ResourceMemPercent && err == nil && (binary || quantity.CmpInt64(leastBytes) >= 0):
+		err = fmt.Errorf("this is percent of a GPU's memory: write %s: %d", api.ResourceMemMiB, mibOf(quantity.Value()))
+	case name != api.ResourceMemMiB && name != api.ResourceGPUs && err != nil && 0 < milli && milli < 1000:
+		err = fmt.Errorf("must be a whole number of percent: for %s of a GPU write %d", quantity.AsDec(), (milli+9)/10)
 	}
 	if err == nil {
 		*into, err = parse(digits)
@@ -91,6 +140,9 @@ func amount[T any](errs field.ErrorList, limits corev1.ResourceList, path *field
 	}
 	return errs
 }
+
+// leastBytes is from where on an amount is taken for bytes: there are no so many percent.
+const leastBytes = 1 << 20
 
 // mibOf is bytes in MiB, rounded up, for an author who has written bytes.
 func mibOf(bytes int64) int64 { return (bytes-1)>>20 + 1 }
@@ -142,7 +194,7 @@ func ShareOfUnits(r corev1.ResourceRequirements, class *classes.Class, expanded 
 		{api.ResourceMemMiB, int64(share.MemMiB) * int64(share.GPUs)},
 		{api.ResourceGPUs, int64(share.GPUs)},
 	}
-	errs := requests(r, path)
+	errs := requests(r, nil, path)
 	for _, other := range api.Asked(r.Limits) {
 		amount := r.Limits[other]
 		if other != name && !(expanded && slices.Contains(totals[:], Total{other, amount.Value()})) {

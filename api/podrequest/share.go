@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"vernier.dev/vernier/api/classes"
 	api "vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -19,11 +20,11 @@ func Asks(r corev1.ResourceRequirements) bool {
 }
 
 // ShareOf is what a container asks for per device. path is the field path of its
-// resources. Where there are errors the share means nothing; each names the
-// field and the remedy.
-func ShareOf(r corev1.ResourceRequirements, path *field.Path) (api.Share, field.ErrorList) {
+// resources, known are the classes, to be named to who has misspelt one; it may be nil. Where
+// there are errors the share means nothing; each names the field and the remedy.
+func ShareOf(r corev1.ResourceRequirements, known *classes.Set, path *field.Path) (api.Share, field.ErrorList) {
 	limits := path.Child("limits")
-	errs := names(r, path)
+	errs := names(r, known, path)
 	want, bad := read(r.Limits, limits)
 	errs = append(errs, bad...)
 	if len(errs) == 0 {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/api/classes"
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/must"
 )
@@ -59,7 +60,7 @@ func TestShare(t *testing.T) {
 		t.Run(tt.limits, func(t *testing.T) {
 			limits := list(t, tt.limits)
 			for _, requests := range []corev1.ResourceList{nil, limits} {
-				got, errs := ShareOf(corev1.ResourceRequirements{Limits: limits, Requests: requests}, field.NewPath("resources"))
+				got, errs := ShareOf(corev1.ResourceRequirements{Limits: limits, Requests: requests}, nil, field.NewPath("resources"))
 				if len(errs) > 0 {
 					t.Fatalf("refused: %v", errs)
 				}
@@ -72,13 +73,22 @@ func TestShare(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
+	var known classes.Set
+	for _, name := range []string{"gold", "silver"} {
+		known.Put(&api.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: api.GPUClassSpec{Unit: api.GPUUnit{Core: 25, MemMiB: 1024}}})
+	}
 	for _, tt := range []struct {
 		limits, requests string
 		// want lists, per error, its field and a part of its remedy.
 		want [][2]string
 	}{
 		{limits: "gpu-core=-5", want: [][2]string{{"limits[vernier.dev/gpu-core]", "must be 1 or more"}}},
-		{limits: "gpu-core=500m", want: [][2]string{{"limits[vernier.dev/gpu-core]", "must be a whole number"}}},
+		{limits: "gpu-core=500m", want: [][2]string{{"limits[vernier.dev/gpu-core]", "must be a whole number of percent: for 0.500 of a GPU write 50"}}},
+		{limits: "gpu-core=0.3", want: [][2]string{{"limits[vernier.dev/gpu-core]", "for 0.3 of a GPU write 30"}}},
+		{limits: "gpu-core=10 gpu-mem=0.255", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "for 0.255 of a GPU write 26"}}},
+		{limits: "gpu-core=10 gpu=0.5", want: [][2]string{{"limits[vernier.dev/gpu]", "must be a whole number: the smallest step is 1"}}},
+		{limits: "gpu-mem=10Gi", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "write vernier.dev/gpu-mem-mib: 10240"}}},
+		{limits: "gpu-mem=10G", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "write vernier.dev/gpu-mem-mib: 9537"}}},
 		{limits: "gpu-core=30.5", want: [][2]string{{"limits[vernier.dev/gpu-core]", "must be a whole number"}}},
 		{limits: "gpu-core=1601", want: [][2]string{{"limits[vernier.dev/gpu-core]", "from 1 to 1600"}}},
 		{limits: "gpu-core=9e30", want: [][2]string{{"limits[vernier.dev/gpu-core]", "from 1 to 1600"}}},
@@ -97,6 +107,10 @@ func TestRefused(t *testing.T) {
 		{limits: "gpu-core=41 gpu-mem=31 gpu=2", want: [][2]string{
 			{"limits[vernier.dev/gpu-core]", "ask for 40 or 42"}, {"limits[vernier.dev/gpu-mem]", "ask for 30 or 32"}}},
 		{limits: "gpu-cores=10", want: [][2]string{{"limits[vernier.dev/gpu-cores]", `"vernier.dev/gpu-core"`}}},
+		{limits: "gpu-cores=10", want: [][2]string{{"limits[vernier.dev/gpu-cores]", "or of a GPUClass: vernier.dev/gpu-gold, vernier.dev/gpu-silver"}}},
+		{limits: "gpu-cores=10", want: [][2]string{{"limits[vernier.dev/gpu-cores]", "Did you mean vernier.dev/gpu-core?"}}},
+		{limits: "gpu-glod=1", want: [][2]string{{"limits[vernier.dev/gpu-glod]", "Did you mean vernier.dev/gpu-gold?"}}},
+		{limits: "gpu-platinum=1", want: [][2]string{{"limits[vernier.dev/gpu-platinum]", "admitted within seconds"}}},
 		{requests: "gpu-cores=10", want: [][2]string{{"requests[vernier.dev/gpu-cores]", `"vernier.dev/gpu-core"`}}},
 		{requests: "gpu-core=10", want: [][2]string{{"requests[vernier.dev/gpu-core]", "move the line to limits"}}},
 		{limits: "gpu-core=10", requests: "gpu-core=5", want: [][2]string{{"requests[vernier.dev/gpu-core]", "must equal the limit 10"}}},
@@ -119,7 +133,7 @@ func TestRefused(t *testing.T) {
 				t.Error("Asks says no")
 			}
 			path := field.NewPath("spec", "containers").Index(0).Child("resources")
-			_, errs := ShareOf(r, path)
+			_, errs := ShareOf(r, &known, path)
 			if len(errs) != len(tt.want) {
 				t.Fatalf("got %d errors, want %d: %v", len(errs), len(tt.want), errs)
 			}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package worker owns the loop in which parts of the node agent do what others ask them for, one
-// item at a time. What fails is tried again.
+// item at a time. An item that fails is tried again.
 package worker
 
 import (
@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Queue is what is asked for. To add an item to it never blocks.
+// Queue has the items that are asked for. To add an item to it never blocks.
 type Queue[T comparable] = workqueue.TypedRateLimitingInterface[T]
 
 // NewQueue makes a queue. The pause after an item has failed doubles from least to most.

@@ -120,7 +120,7 @@ func sharesOf(t *testing.T, pod *slim.Pod) string {
 		if !podrequest.Asks(c.Resources) {
 			continue
 		}
-		share, errs := podrequest.ShareOf(c.Resources, field.NewPath(c.Name))
+		share, errs := podrequest.ShareOf(c.Resources, nil, field.NewPath(c.Name))
 		if len(errs) > 0 {
 			t.Errorf("the translation is refused: %v", errs)
 		}

@@ -206,7 +206,7 @@ func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) 
 
 // amount reviews what a container asks for that has no class.
 func (f *findings) amount(c *slim.Container, path *field.Path) (share api.Share, totals [3]podrequest.Total, errs field.ErrorList) {
-	if share, errs = podrequest.ShareOf(c.Resources, path); len(errs) > 0 {
+	if share, errs = podrequest.ShareOf(c.Resources, f.classes, path); len(errs) > 0 {
 		return share, totals, errs
 	}
 	core, missing := f.compute.Fill(&share, c.Name, f.namespace, path)

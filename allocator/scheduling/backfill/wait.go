@@ -20,7 +20,7 @@ const Unknown = math.MaxInt32
 // is in how long a pod has ended; false where that is not known. False where the demand does not
 // fit even on the empty node.
 //
-// The choice's priority is in how many seconds the last of its pods has ended, or Unknown, and its loss
+// The choice's priority is in how many seconds the last of its pods has ended, or Unknown. Its loss is
 // how much of the devices leaves, in percent of one device. So choices compare by time, and then
 // by what leaves. No pod of a choice can stay: without its end the demand does not fit.
 func Earliest(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room, ends func(types.UID) (time.Duration, bool)) (leaving.Choice, bool) {
