@@ -105,7 +105,6 @@ container) or none (no quota was asked for).`
 	root.Version = version.String()
 	// Not sub's: cobra's own check of a root says which subcommand may be meant.
 	root.Args = nil
-	root.SetHelpCommand(&cobra.Command{Hidden: true})
 	root.SetOut(c.out)
 	root.SetErr(c.errOut)
 

@@ -90,6 +90,12 @@ func TestSuggestsCommands(t *testing.T) {
 	}
 }
 
+func TestHelp(t *testing.T) {
+	if out, _, err := run(t, nil, "help why"); err != nil || !strings.Contains(out, "kubectl vernier why [KIND] NAME") {
+		t.Errorf("%q %v", out, err)
+	}
+}
+
 func errorText(err error) string {
 	if err == nil {
 		return ""

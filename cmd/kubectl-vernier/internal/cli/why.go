@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/queue/eventlist"
@@ -25,7 +24,7 @@ import (
 
 func (c *command) whyCommand() *cobra.Command {
 	var of string
-	cmd := c.sub("why [KIND/]NAME", "Why a pod, or the pods of a workload, wait", func(ctx context.Context, r client.Reader) error {
+	cmd := c.sub("why [KIND] NAME", "Why a pod, or the pods of a workload, wait", func(ctx context.Context, r client.Reader) error {
 		return c.why(ctx, r, of)
 	})
 	cmd.Long = `Why a pod waits: its gates, the allocator's last event, what each class of nodes has for
@@ -36,13 +35,13 @@ A workload of any kind stands for its pods, which are found by their owner refer
 Pods that wait for the same reason are shown together, and so is why the API server
 refuses pods that the workload's controller tries to create.`
 	cmd.Example = `  kubectl vernier why train-0
-  kubectl vernier why deploy/server
+  kubectl vernier why deploy/server   # or: why deploy server
   kubectl vernier why job/train -o json`
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if err := cobra.ExactArgs(1)(cmd, args); err != nil {
+		if err := cobra.RangeArgs(1, 2)(cmd, args); err != nil {
 			return fmt.Errorf("name one pod or workload: %w", err)
 		}
-		of = args[0]
+		of = strings.Join(args, "/")
 		return nil
 	}
 	c.propose(cmd, 1, func(ctx context.Context, r client.Reader) (names []string, err error) {
@@ -108,10 +107,10 @@ func (c *command) why(ctx context.Context, r client.Reader, of string) error {
 func (c *command) printGroup(out io.Writer, g view.Alike) error {
 	fmt.Fprintln(out, oneLine(g.Heading()))
 	if g.Reason != nil && g.Reason.Reason != model.ReasonPreempted { // which is the heading
-		fmt.Fprintf(out, "The allocator's last event: %s\n", oneLine(g.Reason.Message))
+		fmt.Fprintf(out, "The allocator's last event, %s: %s\n", view.Ago(c.now(), g.Reason.Seen), oneLine(g.Reason.Message))
 	}
 	if g.Reserved != nil {
-		fmt.Fprintf(out, "Room for it, as said %s ago: %s\n", duration.HumanDuration(c.now().Sub(g.Reserved.Seen.Time)), oneLine(g.Reserved.At(c.now())))
+		fmt.Fprintf(out, "Room for it, as said %s: %s\n", view.Ago(c.now(), g.Reserved.Seen), oneLine(g.Reserved.At(c.now())))
 	}
 	for _, hint := range g.Hints {
 		fmt.Fprintln(out, oneLine(hint))

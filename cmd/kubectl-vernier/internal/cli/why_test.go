@@ -56,10 +56,10 @@ func TestWhyOfReservedRoom(t *testing.T) {
 		because(event("room", "evicted", 15*time.Second, eventSource, "evicted from node gpu-7: its slices go to pod team-a/big, which has a higher priority (10)"), model.ReasonPreempted),
 	)
 	for of, want := range map[string]string{
-		"why big -n team-a": "Pod team-a/big: it waits for a place\nThe allocator's last event: needs 100 % compute\n" +
+		"why big -n team-a": "Pod team-a/big: it waits for a place\nThe allocator's last event, 5s ago: needs 100 % compute\n" +
 			"Room for it, as said 15s ago: ends pods of lower priority: " + where + ", about 25s from now\n",
-		"why queued -n team-a":  "Pod team-a/queued: it waits for other gates first: example.com/quota\n",
-		"why evicted -n team-a": "Pod team-a/evicted: it is evicted from node gpu-7: its slices go to pod team-a/big, which has a higher priority (10)\n",
+		"why pod queued -n team-a": "Pod team-a/queued: it waits for other gates first: example.com/quota\n",
+		"why evicted -n team-a":    "Pod team-a/evicted: it is evicted from node gpu-7: its slices go to pod team-a/big, which has a higher priority (10)\n",
 	} {
 		if out, errOut, err := run(t, r, of); strings.TrimSpace(out) != strings.TrimSpace(want) || errOut != "" || err != nil {
 			t.Errorf("%s: %q, stderr %q, error %v, want %q", of, out, errOut, err, want)

@@ -153,7 +153,7 @@ func testWorkloads(t *testing.T, cfg *rest.Config, admin client.Client) {
 	}
 	text := why("deploy/server", "Deployment/server in namespace team-a: 4 pods: 2 wait for a place, 1 not started, 1 running",
 		"ReplicaSet/server-2 cannot create pods: Error creating: admission webhook \"pods.vernier.dev\" denied the request: revision 2",
-		"2 pods, such as team-a/server-a: it waits for a place", "The allocator's last event: needs 90 % compute",
+		"2 pods, such as team-a/server-a: it waits for a place", "The allocator's last event, ", " ago: needs 90 % compute",
 		"Pod team-a/server-c: it is on node gpu-1, pending; the kubelet says: FailedCreatePodSandBox: Failed to create pod sandbox: no network")
 	if strings.Contains(text, "revision 1") {
 		t.Errorf("a ReplicaSet that the Deployment has replaced is blamed:\n%s", text)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	model "vernier.dev/vernier/allocator/state/view"
@@ -114,19 +115,27 @@ func SliceTable(all []model.Slice, wide bool) Table {
 	return t.narrow(wide, "UUID")
 }
 
+// Ago is how long before now something was, for people.
+func Ago(now time.Time, at metav1.Time) string {
+	if at.IsZero() {
+		return "not known"
+	}
+	return duration.HumanDuration(now.Sub(at.Time)) + " ago"
+}
+
 // WaitingTable shows waiting pods.
 func WaitingTable(pods []model.WaitingPod, now time.Time, wide bool) Table {
 	t := Table{header: []string{"NAMESPACE", "POD", "NEEDS", "OTHER-GATES", "AGE", "REASON", "SEEN", "POD-UID"}}
 	for _, p := range pods {
 		ago := ""
 		if p.Reserved != nil {
-			ago = duration.HumanDuration(now.Sub(p.Reserved.Seen.Time)) + " ago"
+			ago = Ago(now, p.Reserved.Seen)
 		} else if p.Reason != nil {
-			ago = duration.HumanDuration(now.Sub(p.Reason.Seen.Time)) + " ago"
+			ago = Ago(now, p.Reason.Seen)
 		}
 		t.rows = append(t.rows, []string{
 			p.Namespace, p.Pod, needsText(p), strings.Join(p.OtherGates, ","),
-			duration.HumanDuration(now.Sub(p.Created.Time)), reasonText(p, now), ago, string(p.PodUID),
+			strings.TrimSuffix(Ago(now, p.Created), " ago"), reasonText(p, now), ago, string(p.PodUID),
 		})
 	}
 	return t.narrow(wide, "SEEN")

@@ -5,6 +5,7 @@ package view
 import (
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,5 +68,14 @@ func TestWhyAgentAway(t *testing.T) {
 	pod.Status.Phase = corev1.PodRunning
 	if got := Why([]corev1.Pod{*pod}, Evidence{Ledgers: []v1alpha1.SliceLedger{l}})[0].State; got != "it does not wait for Vernier: it is on node gpu-1, running" {
 		t.Errorf("a pod that runs: %q", got)
+	}
+}
+
+func TestAgo(t *testing.T) {
+	now := time.Now()
+	for at, want := range map[metav1.Time]string{{}: "not known", metav1.NewTime(now.Add(-time.Minute)): "60s ago"} {
+		if got := Ago(now, at); got != want {
+			t.Errorf("%v: %q, want %q", at, got, want)
+		}
 	}
 }
