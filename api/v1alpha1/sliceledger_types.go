@@ -34,6 +34,10 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.conditions[?(@.type=="AgentReachable")].status`
 // +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.status.driver.version`
+// +kubebuilder:printcolumn:name="CUDA",type=string,JSONPath=`.status.driver.cuda`,priority=1
+// +kubebuilder:printcolumn:name="MPS",type=boolean,JSONPath=`.status.driver.mps`,priority=1
+// +kubebuilder:printcolumn:name="GDR",type=string,JSONPath=`.status.driver.gdr`,priority=1
+// +kubebuilder:printcolumn:name="Note",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type SliceLedger struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -262,9 +262,25 @@ func (c *command) defrag(ctx context.Context, r client.Reader) error {
 		return err
 	}
 	fragments := view.Defrag(all)
-	return c.output.print(c.out, c.errOut, view.NewList(view.KindFragments, fragments),
-		section{table: view.DefragTable(fragments), none: "No GPU is shared: nothing stands in the way of whole ones."})
+	if err := c.output.print(c.out, c.errOut, view.NewList(view.KindFragments, fragments),
+		section{table: view.DefragTable(fragments), none: "No GPU is shared: nothing stands in the way of whole ones."}); err != nil || !c.output.forPeople() {
+		return err
+	}
+	shown := 0
+	for _, f := range fragments {
+		if !f.Freeable || f.Index == nil || shown == shownDrains {
+			continue
+		}
+		if shown++; shown == 1 {
+			fmt.Fprintln(c.out, "\nA GPU is freed by one of these: they evict its pods, which fit elsewhere, and cordon it.")
+		}
+		fmt.Fprintf(whole(c.out), "kubectl vernier drain %s/%d\n", f.Node, *f.Index)
+	}
+	return nil
 }
+
+// shownDrains bounds the commands that defrag proposes: the first ones take least to free.
+const shownDrains = 3
 
 func (c *command) waitingPods(ctx context.Context, r client.Reader) ([]model.WaitingPod, error) {
 	pods, err := unbound(ctx, r, c.ns)

@@ -18,7 +18,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -236,4 +238,22 @@ func (f failing) List(ctx context.Context, list client.ObjectList, o ...client.L
 		return f.err
 	}
 	return f.Client.List(ctx, list, o...)
+}
+
+// defrag proposes the command that frees a GPU of which all fits elsewhere.
+func TestDefragProposesDrains(t *testing.T) {
+	ledger := &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}
+	ledger.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+	for i, uuid := range []string{gpuA, gpuB} {
+		ledger.Status.Devices = append(ledger.Status.Devices, v1alpha1.DeviceStatus{UUID: uuid, Index: int32(i), Model: "A100", Mem: 81920, Healthy: true})
+		ledger.Spec.Devices = append(ledger.Spec.Devices, v1alpha1.DeviceLedger{UUID: uuid, Core: 100, Mem: 81920,
+			Slices: []v1alpha1.Slice{{Pod: types.UID("uid-" + uuid), Owner: "team-a/" + strings.ToLower(uuid), Ctr: "main", Core: 30, Mem: 1024}}})
+	}
+	out, _, err := run(t, fakeClient(t, ledger), "defrag")
+	if err != nil || !strings.Contains(out, "\nkubectl vernier drain gpu-1/0\nkubectl vernier drain gpu-1/1\n") {
+		t.Errorf("%s %v", out, err)
+	}
+	if out, _, err := run(t, fakeClient(t, ledger), "defrag -o json"); err != nil || strings.Contains(out, "drain") {
+		t.Errorf("%s %v", out, err)
+	}
 }
