@@ -43,11 +43,7 @@ func (p *Plugin) decideCPUs(pod *api.PodSandbox, request *podrequest.Request, c 
 	if !ofOneNUMANode(topology) {
 		return d, nil
 	}
-	nodes, err := numa.Read(p.Sysfs)
-	if err != nil {
-		// Nothing can be compared then, which is no reason to keep the container out.
-		p.Log.Error(err, "cannot compare a container's CPUs with its GPUs", "pod", owner(pod), "container", c.GetName())
-	}
+	nodes := p.nodes()
 	if topology.Level == v1alpha1.TopologyNUMA && topology.Required {
 		if err := p.follow(pod, topology, c.GetName(), d.Set, nodes, index, now); err != nil {
 			return d, err
@@ -166,15 +162,13 @@ func (p *Plugin) unbind(pod *api.PodSandbox, topology v1alpha1.TopologyRequest, 
 	if !p.BindCPUs || !ofOneNUMANode(topology) {
 		return false
 	}
-	nodes, err := numa.Read(p.Sysfs)
-	if err != nil {
-		p.Log.Error(err, "cannot see whether a container has the CPUs that it asks for", "container", c.GetId())
-	}
+	nodes := p.nodes()
 	var all cpuset.CPUSet
 	for _, cpus := range nodes {
 		all = all.Union(cpus)
 	}
-	if all, err = p.bindable(pod, all); err != nil {
+	all, err := p.bindable(pod, all)
+	if err != nil {
 		p.Log.Error(err, "cannot see which CPUs a container can have", "container", c.GetId())
 		return false
 	}
@@ -192,13 +186,24 @@ func (p *Plugin) unbind(pod *api.PodSandbox, topology v1alpha1.TopologyRequest, 
 	return true
 }
 
+// nodes are the CPUs of the node's NUMA nodes, none where they cannot be read: that is no reason to keep
+// a container out. An error that lasts is logged once.
+func (p *Plugin) nodes() numa.Nodes {
+	nodes, err := numa.Read(p.Sysfs)
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if last := p.nodesErr.Swap(&text); err != nil && (last == nil || *last != text) {
+		p.Log.Error(err, "cannot compare the CPUs of containers with their GPUs'")
+	}
+	return nodes
+}
+
 // aligner has the status of a container that is held to CPUs say whether these are of its
 // devices' NUMA nodes, as they are now.
 func (p *Plugin) aligner(container string) attach.Align {
-	nodes, err := numa.Read(p.Sysfs)
-	if err != nil {
-		p.Log.Error(err, "cannot compare a container's CPUs with its GPUs", "container", container)
-	}
+	nodes := p.nodes()
 	now, _ := p.Devices.Snapshot()
 	return func(status []v1alpha1.SliceStatus, cpus cpuset.CPUSet) {
 		for i := range status {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
+	"github.com/go-logr/logr/funcr"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
@@ -472,5 +473,29 @@ func TestGPUNeedNotFollow(t *testing.T) {
 		if _, follows := n.Misaligned.Find(uid(pod)); follows {
 			t.Errorf("%s: to be moved", name)
 		}
+	}
+}
+
+// NUMA nodes that cannot be read are logged once, however many containers come, and again after they could.
+func TestNodesUnread(t *testing.T) {
+	lines := 0
+	p := &Plugin{Sysfs: t.TempDir(), Log: funcr.New(func(string, string) { lines++ }, funcr.Options{})}
+	folder := filepath.Join(p.Sysfs, "devices/system/node/node0")
+	must.Do(t, os.MkdirAll(folder, 0o700))
+	for range 3 {
+		if nodes := p.nodes(); len(nodes) > 0 {
+			t.Errorf("%v", nodes)
+		}
+	}
+	if lines != 1 {
+		t.Errorf("%d lines", lines)
+	}
+	must.Do(t, os.WriteFile(filepath.Join(folder, "cpulist"), []byte("0-3"), 0o600))
+	if nodes := p.nodes(); len(nodes) != 1 || lines != 1 {
+		t.Errorf("%v, %d lines", nodes, lines)
+	}
+	must.Do(t, os.Remove(filepath.Join(folder, "cpulist")))
+	if p.nodes(); lines != 2 {
+		t.Errorf("%d lines", lines)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -98,6 +99,9 @@ type Plugin struct {
 	Env func(PodRef) []string
 	// Misaligned are the pods whose GPUs have to follow their CPUs.
 	Misaligned numa.Misaligned
+
+	// nodesErr is why the NUMA nodes could not be read last.
+	nodesErr atomic.Pointer[string]
 }
 
 // isPrivileged reports whether the runtime lets the container use every device of

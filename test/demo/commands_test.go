@@ -25,6 +25,7 @@ var commands = map[string]struct{ args, prints string }{
 	"drain":      {node + "/0 --force --dry-run=server", "evicting pod " + namespace + "/train"},
 	"explain":    {"-f docs/examples/share/pod.yaml", "Pod/share admitted"},
 	"fit":        {"-f docs/examples/share/pod.yaml", "Pod/share: fits now, on 1 node"},
+	"help":       {"why", "kubectl vernier why [KIND] NAME"},
 	"inspect":    {"--unit MiB", node},
 	"nodes":      {"", node + " True"},
 	"slices":     {"-n " + namespace, "train main " + node + " attached"},
@@ -50,5 +51,24 @@ func checkCommands(t *testing.T, sys *system.System) {
 				return err == nil && c.prints != "" && prints(out, c.prints), out
 			})
 		})
+	}
+}
+
+// errorLine is a line of Kubernetes' logs that says that something failed.
+var errorLine = regexp.MustCompile(`(?m)^E\d{4} .*`)
+
+// A healthy system logs no errors, and the cluster that it is shown on warns of nothing of its own.
+func checkQuiet(t *testing.T, sys *system.System) {
+	for _, part := range []string{"webhook", "allocator", "node"} {
+		out := must.Get(sys.Shell(t.Context(), "kubectl -n vernier-system logs --all-containers --tail=-1 -l app.kubernetes.io/component="+part))(t)
+		if out == "" {
+			t.Errorf("%s logs nothing", part)
+		}
+		if lines := errorLine.FindAllString(out, -1); len(lines) > 0 {
+			t.Errorf("%s logs %d errors:\n%s", part, len(lines), strings.Join(lines[:min(len(lines), 10)], "\n"))
+		}
+	}
+	if out := must.Get(sys.Shell(t.Context(), "kubectl get events -A --field-selector reason=MissingClusterDNS -o name"))(t); out != "" {
+		t.Errorf("the demo's own warnings:\n%s", out)
 	}
 }

@@ -35,6 +35,7 @@ func TestDemo(t *testing.T) {
 	must.Do(t, sys.Namespaces(t.Context(), map[string]bool{namespace: true}))
 	must.Do(t, story(t.Context(), sys))
 	t.Run("Commands", func(t *testing.T) { checkCommands(t, sys) })
+	t.Run("Quiet", func(t *testing.T) { checkQuiet(t, sys) })
 	if !t.Run("HandOver", func(t *testing.T) { checkHandOver(t, sys) }) {
 		return
 	}
