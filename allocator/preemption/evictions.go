@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -92,9 +93,15 @@ func (e *evictions) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger
 
 // hasOwn reports whether pods of the asker's namespace that it is above have slices on the node.
 func (e *evictions) hasOwn(ledger *v1alpha1.SliceLedger) bool {
-	for uid := range grants.Pods(ledger) {
-		if pod := e.cache.PodOf(uid); pod != nil && pod.Namespace == e.asker.Priority.Namespace && e.asker.Priority.Above(e.cache.Priorities.Of(pod)) {
-			return true
+	for i := range ledger.Spec.Devices {
+		for j := range ledger.Spec.Devices[i].Slices {
+			s := &ledger.Spec.Devices[i].Slices[j]
+			if namespace, _, _ := strings.Cut(s.Owner, "/"); namespace != e.asker.Priority.Namespace {
+				continue
+			}
+			if pod := e.cache.PodOf(s.Pod); pod != nil && e.asker.Priority.Above(e.cache.Priorities.Of(pod)) {
+				return true
+			}
 		}
 	}
 	return false
