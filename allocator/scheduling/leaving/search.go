@@ -41,53 +41,6 @@ type search struct {
 	plan placement.Plan
 }
 
-// device is one of the node, of which some slices leave.
-type device struct {
-	uuid string
-	// now is the device as it is, nil while it takes nothing, with so many slices; most is when all
-	// are gone that may leave, which have ends of it.
-	now    *placement.Device
-	most   placement.Device
-	slices int
-	ends   placement.Amount
-	// gone is what those have of it that leave, free what is free then.
-	gone, free placement.Amount
-	needs      []need
-	// rank is by what has to leave it alone.
-	rank int
-}
-
-// need is what one container cannot do without on a device, or all on the same. may is false
-// where it can never be there; now: it may while others are there.
-type need struct {
-	placement.Amount
-	may, now bool
-}
-
-// item is a pod that leaves alone, or a gang that leaves as a whole.
-type item struct {
-	Cost
-	pods  []Pod
-	gang  int
-	whole bool
-	uses  []use
-	// on is what it has of this node, size how much of what a device lacks that is.
-	on   []part
-	size float64
-	out  bool
-}
-
-// use is how much of a limit an item takes.
-type use struct{ limit, pods int }
-
-type part struct {
-	device int
-	has    placement.Amount
-}
-
-// local is a pod of the node: the items with which it leaves, alone or with its gang, -1 for none.
-type local struct{ alone, whole int }
-
 // Search finds a choice of little cost on the node, which is to end no pod where the demand fits
 // as it is. Its priority is the lowest with which there is one; its pods are nearly the fewest.
 // It is false where the demand does not fit without all candidates, or where gangs and budgets keep
@@ -210,71 +163,6 @@ func (s *search) prepare(now *placement.Node) bool {
 	return true
 }
 
-// add notes a pod of the node, and the items with which it may leave.
-func (s *search) add(uid types.UID, gangs map[int]int) local {
-	p, ok := s.c.Pods[uid]
-	if !ok {
-		return local{-1, -1}
-	}
-	s.single = append(s.single, p)
-	l := local{s.addItem(item{Cost: None, pods: s.single[len(s.single)-1:], gang: p.Gang}), -1}
-	if p.Gang < 0 || !s.c.Gangs[p.Gang].Whole {
-		return l
-	}
-	if l.whole, ok = gangs[p.Gang]; !ok {
-		l.whole = s.addItem(item{Cost: Cost{Priority: None.Priority, Broken: 1}, pods: s.c.Gangs[p.Gang].Pods, gang: p.Gang, whole: true})
-		gangs[p.Gang] = l.whole
-	}
-	return l
-}
-
-// addItem is the number of a new item, -1 where limits keep it.
-func (s *search) addItem(it item) int {
-	if it.gang >= 0 && !it.whole {
-		it.uses = append(it.uses, use{it.gang, 1})
-	}
-	for _, p := range it.pods {
-		it.Cost = it.plus(p.Cost)
-		if p.Budget < 0 {
-			continue
-		}
-		limit := len(s.c.Gangs) + p.Budget
-		at := slices.IndexFunc(it.uses, func(u use) bool { return u.limit == limit })
-		if at < 0 {
-			at, it.uses = len(it.uses), append(it.uses, use{limit: limit})
-		}
-		it.uses[at].pods++
-	}
-	if slices.ContainsFunc(it.uses, func(u use) bool { return s.limits[u.limit] < u.pods }) {
-		return -1
-	}
-	n := len(s.parts)
-	s.parts = append(s.parts, part{})
-	it.on = s.parts[n : n : n+1]
-	s.items = append(s.items, it)
-	return len(s.items) - 1
-}
-
-func (it *item) hold(device int, has placement.Amount) {
-	if n := len(it.on); n == 0 || it.on[n-1].device != device {
-		it.on = append(it.on, part{device: device})
-	}
-	p := &it.on[len(it.on)-1]
-	p.has = p.has.Plus(has)
-}
-
-// sizeOf is how much of what is lacking an amount is: the sum over its sides, 1 each at most.
-func sizeOf(a, lack placement.Amount) float64 {
-	return fraction(a.Core, lack.Core) + fraction(a.Mem, lack.Mem) + fraction(a.Slots, lack.Slots)
-}
-
-func fraction[T v1alpha1.Percent | v1alpha1.MiB | int](a, lack T) float64 {
-	if lack <= 0 {
-		return 0
-	}
-	return min(1, float64(a)/float64(lack))
-}
-
 // solve has items up to a priority leave so that the demand fits, as few as it can; false where it
 // finds none. Gangs end as a whole only where members that they can spare are not enough.
 func (s *search) solve(floor int32) bool {
@@ -381,36 +269,6 @@ func (s *search) move(i int, out bool) {
 	}
 }
 
-// give has so much of the device be gone. What is free then, as far as amounts tell, is never less
-// than the room.
-func (d *device) give(gone placement.Amount) {
-	d.gone = gone
-	switch {
-	case gone.Slots == 0 && d.now == nil:
-		d.free = placement.Amount{}
-	case gone.Slots == 0:
-		d.free = d.now.Free()
-	case d.empty():
-		d.free = d.most.Free()
-	default:
-		// Where some is reserved the first slices to go may give no room, and the last ones do.
-		most := d.most.Free()
-		d.free = most.Minus(d.ends).Plus(gone).Most(placement.Amount{}).Least(d.now.Free().Plus(gone)).Least(most)
-	}
-}
-
-// empty reports whether all slices of the device are gone, or some of one that takes nothing: it
-// may take anything then.
-func (d *device) empty() bool {
-	return d.gone.Slots > 0 && (d.now == nil || d.gone.Slots >= d.slices)
-}
-
-// has reports whether by amounts the device has the need at i.
-func (d *device) has(i int) bool {
-	n := &d.needs[i]
-	return n.may && (n.now || d.empty()) && n.Fits(d.free)
-}
-
 // enough reports whether by amounts each container has its devices. Where it has, the demand still
 // may not fit.
 func (s *search) enough() bool {
@@ -503,8 +361,6 @@ func (s *search) stay(order []int, enough func() bool) {
 		}
 	}
 }
-
-func (l local) leaves() bool { return l.alone >= 0 || l.whole >= 0 }
 
 // without is the room when such pods are gone, nil when it takes nothing.
 func (s *search) without(gone func(local) bool) *placement.Node {
