@@ -207,7 +207,12 @@ func (pl *planner) next(ctx context.Context, pod scheduling.Request, alone bool,
 			continue
 		}
 		c, ok := pl.policy.choose(pod.Demand, ledger, pl.room)
-		if !ok || best != nil && c.Cost.Compare(best.Cost) >= 0 {
+		if !ok {
+			continue
+		}
+		if best != nil && c.Cost.Compare(best.Cost) >= 0 {
+			// A bound knows no loss and no grace, so that in a large cluster most nodes are below the best.
+			looked++
 			continue
 		}
 		n := pl.nodes[e.name]
