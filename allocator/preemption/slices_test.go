@@ -19,9 +19,11 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/scheduling/leaving"
 	"vernier.dev/vernier/allocator/scheduling/reservation"
 	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -615,5 +617,43 @@ func TestReserveHeadsOfModels(t *testing.T) {
 		if r.Kind != reservation.Head {
 			t.Errorf("reserved %+v", r)
 		}
+	}
+}
+
+// counting counts how often a policy chooses.
+type counting struct {
+	policy
+	times int
+}
+
+func (c *counting) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room leaving.Room) (leaving.Choice, bool) {
+	c.times++
+	return c.policy.choose(demand, ledger, room)
+}
+
+// In a large cluster of pods that are alike, a look compares MaxNodes and takes the best of these.
+func TestLookIsBounded(t *testing.T) {
+	var nodes []string
+	for i := range 2 * MaxNodes {
+		nodes = append(nodes, fmt.Sprintf("n%03d", i))
+	}
+	f := newFixture(t, nodes...)
+	for _, name := range nodes {
+		for device := range 2 {
+			f.run(holder(fmt.Sprint(name, "-", device), 90, 1), name, device)
+		}
+	}
+	w := f.waiter(holder("p", 60, 10))
+	asker := scheduling.AskerOf(f.cache, w.Item, w.Pods)
+	by := &counting{}
+	pl, err := f.plan(t.Context(), w, func(until time.Time) policy {
+		by.policy = f.newEvictions(asker, &bars{in: map[string]bool{}}, false, until)
+		return by
+	})
+	if err != nil || pl == nil || len(pl.leaving) != 1 {
+		t.Fatalf("%+v %v", pl, err)
+	}
+	if by.times > MaxNodes+1 {
+		t.Errorf("%d nodes were compared, want %d at most", by.times, MaxNodes)
 	}
 }
