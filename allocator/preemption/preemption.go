@@ -48,8 +48,10 @@ const (
 	// RetryAfter is how long a pod waits for at least before it is looked again whether
 	// the scheduler would preempt for it. That asks far more nodes than are asked otherwise.
 	RetryAfter = 30 * time.Second
-	// MaxNodes is how many nodes are asked at a time.
+	// MaxNodes is how many nodes are asked at a time, minNodes how many at least, where the time is
+	// over before that: one long pause of the process is no reason to take the first.
 	MaxNodes = 100
+	minNodes = 4
 	// WorkerShare is the part of the worker's time that may go into looking for such
 	// nodes, one in so many. In a large cluster each look takes tens of milliseconds, and a
 	// thousand pods may wait for one. No other is placed in that time.
@@ -235,7 +237,7 @@ func (p *Preemption) leastHarm(ctx context.Context, pod *corev1.Pod, plans []pla
 	var least feasible.Harm
 	asked, until := 0, p.clock.Now().Add(searchTime)
 	for i := first; i < len(plans); i++ {
-		if asked == MaxNodes || asked > 0 && !p.clock.Now().Before(until) {
+		if asked == MaxNodes || !p.clock.Now().Before(until) && asked >= minNodes {
 			resume = i
 			break
 		}

@@ -117,6 +117,18 @@ func TestHostileNodesEndTheLook(t *testing.T) {
 	}
 }
 
+// A long pause does not have it take the first node that would do.
+func TestSomeNodesAreCompared(t *testing.T) {
+	f := newFixture(t, "n0", "n1", "n2")
+	for i, priority := range []int32{3, 2, 1} {
+		f.other(fmt.Sprint("n", i), priority, "60")
+	}
+	f.Preemption.clock = &slow{FakeClock: f.clock, takes: searchTime}
+	if node, _ := f.postFilter(f.add(newPod("p", "40"))); node != "n2" {
+		t.Errorf("node %q, want n2, where the least harm is done", node)
+	}
+}
+
 // While nodes are looked for nobody is placed: others have their share of the time.
 func TestWorkerShare(t *testing.T) {
 	f := newFixture(t, "n")
