@@ -4,6 +4,7 @@ package allocator
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -237,4 +238,54 @@ func TestGang_WhenNothingChanges_IsNotLookedAt(t *testing.T) {
 	s.allocator.SetNode(old, ssd)
 	s.pass(queue.RefusedDelay)
 	s.expect("m0:* m1:*")
+}
+
+// A gang whose members select each other in a circle has no order in which each comes after those
+// that it selects. Wherever it goes each is taken beside all others, since the scheduler binds them
+// in an order of its own.
+func TestGangOfACircle(t *testing.T) {
+	members := []struct {
+		core      v1alpha1.Percent
+		app, near string
+		wide      bool
+	}{{11, "y", "y", false}, {10, "x", "y", true}, {37, "y", "x", true}, {13, "x", "x", false}}
+	for _, order := range permutations(len(members)) {
+		for _, zones := range []string{"aaaa", "aabb"} {
+			s := newStage(t, len(zones))
+			s.zones(zones)
+			for _, m := range order {
+				member := members[m]
+				edits := []func(*corev1.Pod){objects.InGang("g", len(members)), objects.Labelled(member.app), objects.Near(member.near), func(p *corev1.Pod) {
+					p.Annotations[v1alpha1.AnnotationPolicy] = string(v1alpha1.PolicySpread)
+				}}
+				if member.wide {
+					edits = append(edits, inZone)
+				}
+				s.add(fmt.Sprintf("m%d", m), member.core, 50, edits...)
+			}
+			s.work()
+			at := strings.Fields(s.seats("m0", "m1", "m2", "m3"))
+			if len(at) != len(members) {
+				t.Errorf("order %v, zones %s: placed %v, want all; events %q", order, zones, at, s.newEvents())
+				continue
+			}
+			node := func(m int) string { _, n, _ := strings.Cut(at[m], ":"); return n }
+			if node(0) != node(2) || node(1) != node(3) {
+				t.Errorf("order %v, zones %s: %v: m0 has to be beside m2, and m3 beside m1", order, zones, at)
+			}
+		}
+	}
+}
+
+// permutations are all orders of the first n numbers.
+func permutations(n int) (all [][]int) {
+	if n == 0 {
+		return [][]int{nil}
+	}
+	for _, shorter := range permutations(n - 1) {
+		for i := range n {
+			all = append(all, slices.Insert(slices.Clone(shorter), i, n-1))
+		}
+	}
+	return all
 }

@@ -59,7 +59,7 @@ func (s *Scheduler) fit(ctx context.Context, item queue.Item, asks []Request, ne
 
 // fitIn is fit in one domain, or anywhere. Who is left over because others took the only
 // place that it can have goes before them, and those by which it goes before it; where
-// that does not help, it goes before those too. Who has none even so, if enough are left,
+// that does not help, and in a circle, it goes before those too. Who has none even so, if enough are left,
 // is left out.
 func (s *Scheduler) fitIn(ctx context.Context, item queue.Item, order []Request, need int, in *domain, orders int) ([]binding.Assignment, *GangDiagnosis, error) {
 	order = slices.Clone(order)
@@ -76,10 +76,11 @@ func (s *Scheduler) fitIn(ctx context.Context, item queue.Item, order []Request,
 		}
 		at := slices.IndexFunc(order, func(p Request) bool { return p.Pod == miss.Pod })
 		tries++
+		turn, circle := s.inTurn(order)
 		switch surplus := len(order) > need; {
 		case tries > orders || miss.Why.Known && orderIsIrrelevant(order, at, s.Filters.ShunnedAlike):
 			return nil, first, nil
-		case at == 0 && !leads[miss.Pod.UID] && s.inTurn(order)[0].Pod != miss.Pod:
+		case !leads[miss.Pod.UID] && (circle || at == 0 && turn[0].Pod != miss.Pod):
 			leads[miss.Pod.UID] = true
 		case promoted[miss.Pod.UID] && at > 0 || at == 0 && !surplus:
 			return nil, first, nil
@@ -134,14 +135,14 @@ func (s *Scheduler) tryOrder(ctx context.Context, item queue.Item, order []Reque
 	t := s.newCycle(item, order)
 	t.in, t.leads = in, leads
 	defer t.end()
-	turn := s.inTurn(order)
+	turn, circle := s.inTurn(order)
+	try := turn
 	if len(leads) > 0 {
-		turn = slices.Clone(turn)
 		lead := func(p Request) bool { return leads[p.Pod.UID] }
-		turn = slices.Concat(slices.DeleteFunc(slices.Clone(turn), func(p Request) bool { return !lead(p) }), slices.DeleteFunc(turn, lead))
+		try = slices.Concat(slices.DeleteFunc(slices.Clone(turn), func(p Request) bool { return !lead(p) }), slices.DeleteFunc(slices.Clone(turn), lead))
 	}
 	var miss *GangDiagnosis
-	for i, pod := range turn {
+	for i, pod := range try {
 		why, err := t.next(ctx, pod)
 		if err != nil {
 			return nil, nil, err
@@ -155,7 +156,7 @@ func (s *Scheduler) tryOrder(ctx context.Context, item queue.Item, order []Reque
 		if miss == nil {
 			miss = &GangDiagnosis{Pod: pod.Pod, Why: why}
 		}
-		if len(t.choices)+len(turn)-i-1 < need {
+		if len(t.choices)+len(try)-i-1 < need {
 			miss.Fits = len(t.choices)
 			return nil, miss, nil
 		}
@@ -163,9 +164,9 @@ func (s *Scheduler) tryOrder(ctx context.Context, item queue.Item, order []Reque
 	// Pods that came while the search had paused may be in the way of what was chosen before
 	// that, by an affinity, a port or a spread.
 	paused := t.searching != nil && t.searching.paused
-	if len(leads) > 0 || paused {
-		miss, err := t.judgeAgain(ctx, s.inTurn(order))
-		if miss != nil && len(leads) == 0 {
+	if len(leads) > 0 || paused || circle {
+		miss, err := t.judgeAgain(ctx, turn, circle)
+		if miss != nil && len(leads) == 0 && !circle {
 			err = errStale
 		}
 		if miss != nil || err != nil {

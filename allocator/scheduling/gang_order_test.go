@@ -118,7 +118,7 @@ func TestTurnIsWorkedOutByKind(t *testing.T) {
 		t.Errorf("%d kinds, want 2", n)
 	}
 	slices.Reverse(gang)
-	if turn := newScheduler(t, 1).inTurn(gang); turn[0].Pod.Name != "p0" || len(turn) != len(gang) || turn[1].Pod.Name != "p599" {
+	if turn, circle := newScheduler(t, 1).inTurn(gang); circle || turn[0].Pod.Name != "p0" || len(turn) != len(gang) || turn[1].Pod.Name != "p599" {
 		t.Errorf("%d in turn, the first is %s", len(turn), turn[0].Pod.Name)
 	}
 }

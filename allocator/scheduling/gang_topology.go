@@ -177,8 +177,9 @@ func early(pod *corev1.Pod, set []Request) *corev1.Pod {
 }
 
 // judgeAgain is the first of the set that the scheduler would not take beside those before
-// it in turn, now that all have their nodes, with its reasons; nil when it takes each.
-func (t *cycle) judgeAgain(ctx context.Context, turn []Request) (*GangDiagnosis, error) {
+// it in turn, now that all have their nodes, with its reasons; nil when it takes each. In a circle
+// that is any turn, and each is judged beside all others too: the scheduler's turn may be another.
+func (t *cycle) judgeAgain(ctx context.Context, turn []Request, circle bool) (*GangDiagnosis, error) {
 	if err := t.countAll(); err != nil {
 		return nil, err
 	}
@@ -189,30 +190,57 @@ func (t *cycle) judgeAgain(ctx context.Context, turn []Request) (*GangDiagnosis,
 		}
 		at[c.Pod.UID] = c.Plan.Node
 	}
-	for _, p := range turn {
-		node, has := at[p.Pod.UID]
-		if !has {
-			continue
-		}
+	var refused *GangDiagnosis
+	// judge counts the pod on its node where it is not refused there.
+	judge := func(p Request) (bool, error) {
 		if s := t.searching; s != nil && t.Clock.Since(s.until) > RoundTime<<MaxRestarts {
 			// This has no place to pause: the search begins again, with more time.
-			return nil, errStale
+			return false, errStale
 		}
 		cycle, err := t.Filters.Start(ctx, p.Pod)
 		if err != nil {
-			return nil, err
+			return false, err
 		}
-		against, err := cycle.Refusals(ctx, node)
+		against, err := cycle.Refusals(ctx, at[p.Pod.UID])
 		if err != nil {
-			return nil, err
+			return false, err
 		}
 		if len(against) > 0 {
 			why := &Diagnosis{refused: 1, reasons: reasons{}}
 			why.reasons.add(against)
-			return &GangDiagnosis{Pod: p.Pod, Why: why, Fits: len(t.choices) - 1}, nil
+			refused = &GangDiagnosis{Pod: p.Pod, Why: why, Fits: len(t.choices) - 1}
+			return false, nil
 		}
-		if err := t.assumed.Recount(p.Pod, node); err != nil {
+		return true, t.assumed.Recount(p.Pod, at[p.Pod.UID])
+	}
+	placed := slices.DeleteFunc(slices.Clone(turn), func(p Request) bool { return at[p.Pod.UID] == "" })
+	for left := placed; len(left) > 0; {
+		var rest []Request
+		for _, p := range left {
+			switch taken, err := judge(p); {
+			case err != nil:
+				return nil, err
+			case !taken:
+				rest = append(rest, p)
+			}
+			if len(rest) > 0 && !circle {
+				return refused, nil
+			}
+		}
+		if len(rest) == len(left) {
+			return refused, nil
+		}
+		left = rest
+	}
+	if !circle {
+		return nil, nil
+	}
+	for _, p := range placed {
+		if err := t.assumed.Recount(p.Pod, ""); err != nil {
 			return nil, err
+		}
+		if taken, err := judge(p); !taken || err != nil {
+			return refused, err
 		}
 	}
 	return nil, nil
