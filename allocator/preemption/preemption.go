@@ -48,9 +48,10 @@ const (
 	// RetryAfter is how long a pod waits for at least before it is looked again whether
 	// the scheduler would preempt for it. That asks far more nodes than are asked otherwise.
 	RetryAfter = 30 * time.Second
-	// MaxNodes is how many nodes are asked at a time, minNodes how many at least, where the time is
-	// over before that: one long pause of the process is no reason to take the first.
+	// MaxNodes is how many nodes are asked at a time.
 	MaxNodes = 100
+	// minNodes is how many are asked though the time is over: one long pause of the process is no
+	// reason to take the first.
 	minNodes = 4
 	// WorkerShare is the part of the worker's time that may go into looking for such
 	// nodes, one in so many. In a large cluster each look takes tens of milliseconds, and a
