@@ -260,6 +260,7 @@ func TestHostileCosts(t *testing.T) {
 				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Labels: pod.Annotations}}, user: tenant})
 			check("pods.vernier.dev", what, request{object: pod, user: tenant})
 			check("workloads.vernier.dev", "a Deployment of "+what, request{object: deployment(pod), user: tenant})
+			check("vernier-workloads-elsewhere", "a Deployment of "+what, request{object: deployment(pod), user: tenant})
 			check("vernier-bindings", "a binding like "+what, request{object: &corev1.Binding{
 				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Binding"}, ObjectMeta: metav1.ObjectMeta{Annotations: pod.Annotations}}, user: tenant})
 			check("vernier-pod-changes", what+" as before", request{object: pod, old: pod.DeepCopy(), user: tenant})

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -24,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -53,6 +55,7 @@ func TestPolicy(t *testing.T) {
 		"system:serviceaccount:"+api.SystemNamespace+":"+api.AllocatorServiceAccount, "system:masters"))
 	namespaces(t, admin)
 	t.Run("create", func(t *testing.T) { testPolicyCreate(t, admin) })
+	t.Run("workloads", func(t *testing.T) { testPolicyWorkloads(t, cfg) })
 	t.Run("static", func(t *testing.T) { testPolicyStatic(t, admin, kubelet(t, cfg)) })
 	t.Run("arithmetic", func(t *testing.T) { testPolicyArithmetic(t, admin) })
 	t.Run("update", func(t *testing.T) { testPolicyUpdate(t, admin, allocator) })
@@ -77,8 +80,8 @@ func testPolicyCreate(t *testing.T, c client.Client) {
 		"wishes without a request":    {with(plain(other), func(p *corev1.Pod) { p.Annotations = map[string]string{api.AnnotationMode: "mps"} }), ""},
 		"placement":                   {with(admitted(enabled), func(p *corev1.Pod) { p.Annotations[api.AnnotationPlacement] = "{}" }), "only Vernier's allocator writes it: remove it"},
 		"placement, nothing else":     {with(plain(other), func(p *corev1.Pod) { p.Annotations = map[string]string{api.AnnotationPlacement: "{}"} }), "only Vernier's allocator writes it: remove it"},
-		"namespace not enabled":       {asking(other), `run "kubectl label namespace other vernier.dev/inject=enabled"`},
-		"namespace disabled":          {asking(disabled), `run "kubectl label namespace disabled vernier.dev/inject=enabled"`},
+		"namespace not enabled":       {asking(other), `run "kubectl label namespace other vernier.dev/inject=enabled" as an administrator`},
+		"namespace disabled":          {asking(disabled), `run "kubectl label namespace disabled vernier.dev/inject=enabled" as an administrator`},
 		"forged, not enabled":         {admitted(other), "is not enabled for Vernier"},
 		"shares only, not enabled":    {with(plain(other), func(p *corev1.Pod) { p.Annotations = map[string]string{api.AnnotationShares: shares} }), "is not enabled for Vernier"},
 		"init container, not enabled": {with(plain(other), func(p *corev1.Pod) { p.Spec.InitContainers = asking(other).Spec.Containers }), "is not enabled for Vernier"},
@@ -268,6 +271,50 @@ func static(pod *corev1.Pod, annotations map[string]string) *corev1.Pod {
 
 // A kubelet may show a static pod that asks, without the marks of a share: it runs whatever is
 // said here. From anybody else it is a pod like others.
+// Who applies a workload where its pods are refused is warned, and nobody else is.
+func testPolicyWorkloads(t *testing.T, cfg *rest.Config) {
+	c, heard := heeding(t, cfg)
+	initial := plain(other)
+	initial.Spec.InitContainers = asking(other).Spec.Containers
+	none := asking(other)
+	for name := range none.Spec.Containers[0].Resources.Limits {
+		none.Spec.Containers[0].Resources.Limits[name] = resource.MustParse("0")
+	}
+	for name, tt := range map[string]struct {
+		namespace string
+		pod       *corev1.Pod
+		warned    bool
+	}{
+		"asks":                      {other, asking(other), true},
+		"asks, namespace disabled":  {disabled, asking(disabled), true},
+		"asks in an init container": {other, initial, true},
+		"asks for 0":                {other, none, false},
+		"asks for nothing":          {other, plain(other), false},
+		"asks where it is enabled":  {enabled, asking(enabled), false},
+		"many containers":           {other, func() *corev1.Pod { p := plain(other); p.Spec.Containers = containers(512); return p }(), false},
+	} {
+		for kind, workload := range workloads(tt.namespace, templateOf(tt.pod)) {
+			heard.texts = nil
+			expect(t, c.Create(t.Context(), workload), "")
+			workload.SetLabels(map[string]string{"a": "b"})
+			expect(t, c.Update(t.Context(), workload), "")
+			want := fmt.Sprintf(`the pods of this %s ask for a vernier.dev share and will be refused: namespace %[2]s is not enabled for Vernier. `+
+				`Have an administrator run "kubectl label namespace %[2]s vernier.dev/inject=enabled"`, kind, tt.namespace)
+			said := slices.DeleteFunc(slices.Clone(heard.texts), func(text string) bool { return !strings.Contains(text, want) })
+			if got := map[bool]int{true: 2}[tt.warned]; len(said) != got || len(heard.texts) != got {
+				t.Errorf("%s, %s: warned %q, want %d times %q", name, kind, heard.texts, got, want)
+			}
+		}
+	}
+	owned := workloads(other, templateOf(asking(other)))["ReplicaSet"]
+	owned.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "d", UID: "u", Controller: ptr.To(true)}})
+	heard.texts = nil
+	expect(t, c.Create(t.Context(), owned), "")
+	if len(heard.texts) > 0 {
+		t.Errorf("the controller of a Deployment is warned: %q", heard.texts)
+	}
+}
+
 func testPolicyStatic(t *testing.T, admin, kubelet client.Client) {
 	mark := map[string]string{api.AnnotationShares: shares}
 	forged := static(admitted(enabled), admitted(enabled).Annotations)
