@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/term"
+
 	"vernier.dev/vernier/test/manifests"
 	"vernier.dev/vernier/test/simgpu"
 	"vernier.dev/vernier/test/system"
@@ -108,4 +110,12 @@ func up(ctx context.Context, gpus system.NodeOptions, rendered manifests.Folder)
 	return system.Up(ctx, system.Options{Name: "demo", Nodes: []system.NodeOptions{gpus}, Manifests: rendered, Progress: os.Stdout})
 }
 
-func say(format string, a ...any) { fmt.Printf("\n\033[1m▸ "+format+"\033[0m\n", a...) }
+func say(format string, a ...any) { fmt.Println("\n" + bold("▸ "+fmt.Sprintf(format, a...))) }
+
+// bold sets the text off from others, on a terminal.
+func bold(text string) string {
+	if term.IsTerminal(int(os.Stdout.Fd())) {
+		return "\033[1m" + text + "\033[0m"
+	}
+	return text
+}

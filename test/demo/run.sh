@@ -8,7 +8,9 @@ cd "$(dirname "$0")/../.."
 # go-nvml declares NVML's deprecated functions; its warnings are not ours.
 export CGO_CFLAGS="-O2 -g -Wno-deprecated-declarations"
 
-step() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+bold= plain=
+if [ -t 1 ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
+step() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 
 step "1/4  what this machine has"
 missing=0

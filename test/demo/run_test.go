@@ -35,6 +35,9 @@ func TestMissing(t *testing.T) {
 		if err == nil {
 			t.Errorf("it went on: %s", out)
 		}
+		if strings.Contains(string(out), "\033") {
+			t.Errorf("codes for a terminal, and this is none: %q", out)
+		}
 		for _, remedy := range remedies {
 			if !strings.Contains(string(out), remedy) {
 				t.Errorf("no word of %q: %s", remedy, out)

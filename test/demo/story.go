@@ -177,7 +177,7 @@ func output(ctx context.Context, sys *system.System, name string) error {
 		text, err = sys.Logs(ctx, namespace, name, "main")
 		return text != "", err
 	})
-	fmt.Printf("  \033[1m%s\033[0m\n    %s\n", name, strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    "))
+	fmt.Printf("  %s\n    %s\n", bold(name), strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    "))
 	return err
 }
 
