@@ -111,7 +111,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 			return err
 		}
 	}
-	return errors.Join(mgr.Add(standby{r}), mgr.Add(manager.RunnableFunc(r.lead)), mgr.AddReadyzCheck("caches", r.ready))
+	return errors.Join(mgr.Add(standby{r}), mgr.Add(manager.RunnableFunc(r.lead)), watchClasses(mgr), mgr.AddReadyzCheck("caches", r.ready))
 }
 
 type replica struct {

@@ -107,6 +107,28 @@ func ledgerOf(t *testing.T, admin client.Client, granted []v1alpha1.DeviceLedger
 	return l
 }
 
+// With a stolen token of the allocator nobody changes of a class but whether there is a GPU for it.
+func TestHostileClassStatus(t *testing.T) {
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "admission/allocator-policy.yaml"}})
+	admin := apiserver.Client(t, cfg)
+	c := apiserver.Client(t, stolen(t, cfg, v1alpha1.AllocatorServiceAccount, nil))
+	class := gold()
+	must.Do(t, admin.Create(t.Context(), class))
+	set := func(kind, want string) {
+		t.Helper()
+		meta.SetStatusCondition(&class.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: "Test"})
+		class.Spec.Mode = v1alpha1.ModeMPS
+		expect(t, kind, c.Status().Update(t.Context(), class), want)
+	}
+	set(v1alpha1.ConditionAvailable, "")
+	if class.Spec.Mode == v1alpha1.ModeMPS || len(class.Status.Conditions) != 1 {
+		t.Errorf("written: %+v", class)
+	}
+	set("Other", "the allocator may change the condition Available of a class, and no other")
+	expect(t, "the class", c.Update(t.Context(), class), "forbidden")
+	expect(t, "another class", c.Create(t.Context(), &v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: class.Spec}), "forbidden")
+}
+
 // With a stolen token of the allocator nobody changes of a ledger's status but whether the
 // node agent is reachable: what the node has and does would be what the thief says.
 func TestHostileLedgerStatus(t *testing.T) {

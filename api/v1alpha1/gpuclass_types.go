@@ -20,12 +20,14 @@ const MaxGPUClasses = 64
 // A unit and its models are for good: pods of the class have what these say.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=vernier
+// +kubebuilder:subresource:status
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$') && !(self.metadata.name in ['core', 'mem', 'mem-mib'])",message="metadata.name must be a DNS label of at most 32 characters, and none of core, mem and mem-mib: vernier.dev/gpu-NAME is its resource"
 // +kubebuilder:printcolumn:name="Models",type=string,JSONPath=`.spec.models`
 // +kubebuilder:printcolumn:name="Unit(%)",type=integer,JSONPath=`.spec.unit.core`
 // +kubebuilder:printcolumn:name="Unit(MiB)",type=integer,JSONPath=`.spec.unit.memMiB`
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
 // +kubebuilder:printcolumn:name="Topology",type=string,JSONPath=`.spec.topology`
+// +kubebuilder:printcolumn:name="Available",type=string,JSONPath=`.status.conditions[?(@.type=="Available")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type GPUClass struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -33,7 +35,24 @@ type GPUClass struct {
 
 	// Spec is what the class stands for.
 	Spec GPUClassSpec `json:"spec"`
+	// Status is what the allocator says of the class.
+	// +optional
+	Status GPUClassStatus `json:"status,omitempty"`
 }
+
+// GPUClassStatus is what the allocator says of a class.
+type GPUClassStatus struct {
+	// Conditions of the class: Available.
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ConditionAvailable is false while no GPU of the cluster could serve one unit of a class, however
+// empty it were. Its message says why.
+const ConditionAvailable = "Available"
 
 // GPUClassList is a list of classes.
 // +kubebuilder:object:root=true

@@ -77,6 +77,21 @@ func TestClasses_WhenPodsAreForbidden_RestIsShown(t *testing.T) {
 	}
 }
 
+// A class that no GPU of today serves says so beside the table, and in its fields.
+func TestClasses_WhenNoGPUServesOne_ItSaysSo(t *testing.T) {
+	objects := append(classFixture(), &v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: v1alpha1.GPUClassSpec{
+		Models: []string{"B200"}, Unit: v1alpha1.GPUUnit{Core: 25}}})
+	const want = "no GPU of the cluster is of its models (B200): add a node with one, or make a class of models that are there: "
+	_, errOut, err := run(t, fakeClient(t, objects...), "classes")
+	if err != nil || !strings.HasPrefix(errOut, "class none serves no pod: "+want) || strings.Count(errOut, "\n") != 1 {
+		t.Errorf("stderr %q, error %v", errOut, err)
+	}
+	out, _, err := run(t, fakeClient(t, objects...), "classes -o json")
+	if err != nil || strings.Count(out, `"unavailable": "`+want) != 1 {
+		t.Errorf("%s, error %v", out, err)
+	}
+}
+
 // A class that was deleted and made again with another unit: what pods have of the first is said
 // apart, and as the scheduler counts units and not what they amount to, no more are free than it
 // would let in.

@@ -252,6 +252,11 @@ func (c *command) classes(ctx context.Context, r client.Reader) error {
 		return err
 	}
 	classes := view.Classes(list.Items, all, pods, err == nil)
+	for i := range classes {
+		if why := classes[i].Unavailable; why != "" {
+			fmt.Fprintf(whole(c.errOut), "class %s serves no pod: %s\n", classes[i].Name, why)
+		}
+	}
 	return c.output.print(c.out, c.errOut, view.NewList(view.KindClasses, classes),
 		section{table: view.ClassTable(classes), none: "No GPU classes: a GPUClass gives a share of some models a name."})
 }

@@ -10,9 +10,11 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	ledgers "vernier.dev/vernier/allocator/state/index"
 	"vernier.dev/vernier/allocator/state/podstate"
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -34,6 +36,8 @@ type Class struct {
 	Granted *int64 `json:"granted,omitempty"`
 	// Earlier of these are of another unit: the class was deleted and made again since.
 	Earlier int64 `json:"grantedEarlier,omitempty"`
+	// Unavailable is why no GPU of the cluster could serve the class; empty where one could.
+	Unavailable string `json:"unavailable,omitempty"`
 }
 
 // classOn is a class on a node.
@@ -62,6 +66,9 @@ func Classes(list []v1alpha1.GPUClass, all []v1alpha1.SliceLedger, pods []corev1
 		c := Class{Name: list[i].Name, Models: spec.Models, Unit: spec.Unit, Mode: cmp.Or(spec.Mode, v1alpha1.ModeAuto), Topology: spec.Topology}
 		if of := known.Get(c.Name); of != nil {
 			c.count(of, all, on)
+		}
+		if is := model.Available(&list[i], known, all); is.Status == metav1.ConditionFalse {
+			c.Unavailable = is.Message
 		}
 		if withPods {
 			n := granted[c.Name]
