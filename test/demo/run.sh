@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 # go-nvml declares NVML's deprecated functions; its warnings are not ours.
 export CGO_CFLAGS="-O2 -g -Wno-deprecated-declarations"
 
-bold= plain=
+bold='' plain=''
 if [ -t 1 ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
 step() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 
