@@ -146,6 +146,8 @@ func TestExplain(t *testing.T) {
 	nodes := []*Node{node("gpu-1", dev(0, 5, 1000)), node("gpu-2", dev(0, 100, 100), full)}
 	little := dev(0, 100, 1000)
 	little.Mem = 1000
+	h100 := dev(0, 100, gib80)
+	h100.Model = "NVIDIA H100"
 	noSlots := dev(0, 100, gib80)
 	noSlots.Slots = 0
 	tests := []struct {
@@ -184,7 +186,15 @@ func TestExplain(t *testing.T) {
 			"the containers need 40 % compute and 20 MiB on one GPU together, as vernier.dev/same-gpu says, and each fits alone; nearest: n GPU 0 has 39 % and 81,920 MiB free"},
 		{"no node", demand(ctr("x", App, 1, 1, 1)), nil, "no node has a GPU that takes slices"},
 		{"not allowed", &Demand{Containers: []Container{ctr("x", App, 1, 1, 1)}, Models: allow(t, "H100")}, nodes,
+			"none of the 3 GPUs is allowed by the pod's vernier.dev/gpu-model: there are 3 x NVIDIA A100-SXM4-80GB"},
+		{"neither annotation allows any", &Demand{Containers: []Container{ctr("x", App, 1, 1, 1)}, Models: allow(t, "H100"), UUIDs: allow(t, "GPU-9")}, nodes,
 			"none of the 3 GPUs is allowed by the pod's vernier.dev/gpu-model and vernier.dev/gpu-uuid: there are 3 x NVIDIA A100-SXM4-80GB"},
+		{"another device has room", &Demand{Containers: []Container{ctr("x", App, 1, 50, 100)}, UUIDs: allow(t, "GPU-1")}, nodes,
+			"container x needs 50 % compute and 100 MiB on one GPU; nearest: gpu-2 GPU 1 has 25 % and 40,960 MiB free; gpu-2 GPU 0 has room and is excluded by vernier.dev/gpu-uuid"},
+		{"a device of another model has room", &Demand{Containers: []Container{ctr("x", App, 1, 50, 100)}, Models: allow(t, "A100")}, []*Node{nodes[0], node("gpu-3", h100)},
+			"container x needs 50 % compute and 100 MiB on one GPU; nearest: gpu-1 GPU 0 has 5 % and 1,000 MiB free; gpu-3 GPU 0 has room and is excluded by vernier.dev/gpu-model"},
+		{"no device has room", &Demand{Containers: []Container{ctr("x", App, 1, 50, 200)}, UUIDs: allow(t, "GPU-1")}, nodes,
+			"container x needs 50 % compute and 200 MiB on one GPU; nearest: gpu-2 GPU 1 has 25 % and 40,960 MiB free"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -42,12 +43,18 @@ type Shortfall struct {
 	// Largest is the one with the most memory that Container may use, LargestOn its node.
 	Largest   Device
 	LargestOn string
+	// Annotations are those of the pod that restrict its devices. Excluded is a device with room, on
+	// ExcludedOn, that ExcludedBy of them keeps it from. There is none where the pod would not fit
+	// without its annotations either.
+	Annotations            []string
+	Excluded               Device
+	ExcludedOn, ExcludedBy string
 }
 
 // Explain finds what keeps the demand from fitting on the nodes. It is the largest
 // container that fits nowhere, and the node and device that come closest to it.
-func Explain(demand *Demand, nodes []*Node) Shortfall {
-	var s Shortfall
+func Explain(demand *Demand, nodes []*Node) (s Shortfall) {
+	s.exclude(demand, nodes)
 	for _, n := range nodes {
 		s.Devices += len(n.Devices)
 		for d := range n.Devices {
@@ -89,6 +96,45 @@ func Explain(demand *Demand, nodes []*Node) Shortfall {
 		s.together(demand, nodes)
 	}
 	return s
+}
+
+// exclude fills in the first node that would do but for the pod's own annotations.
+func (s *Shortfall) exclude(demand *Demand, nodes []*Node) {
+	if demand.Models.Any() {
+		s.Annotations = append(s.Annotations, v1alpha1.AnnotationGPUModel)
+	}
+	if demand.UUIDs.Any() {
+		s.Annotations = append(s.Annotations, v1alpha1.AnnotationGPUUUID)
+	}
+	if len(s.Annotations) == 0 {
+		return
+	}
+	open := *demand
+	open.Models, open.UUIDs = v1alpha1.AllowList{}, v1alpha1.AllowList{}
+	for _, n := range nodes {
+		plan, fits := Fit(&open, n)
+		if !fits {
+			continue
+		}
+		for _, g := range plan.Grants {
+			dev := &n.Devices[slices.IndexFunc(n.Devices, func(d Device) bool { return d.UUID == g.UUID })]
+			if by := demand.excludes(dev); by != "" {
+				s.Excluded, s.ExcludedOn, s.ExcludedBy = *dev, n.Name, by
+				return
+			}
+		}
+	}
+}
+
+// excludes is the annotation of the pod that excludes the device; empty for none.
+func (d *Demand) excludes(dev *Device) string {
+	switch {
+	case !d.Models.Allows(dev.Model):
+		return v1alpha1.AnnotationGPUModel
+	case !d.UUIDs.Allows(dev.UUID):
+		return v1alpha1.AnnotationGPUUUID
+	}
+	return ""
 }
 
 // closest fills in the node and device nearest to the only container of alone.
@@ -264,6 +310,13 @@ func (s *Shortfall) together(demand *Demand, nodes []*Node) {
 
 // String is the explanation for people.
 func (s Shortfall) String() string {
+	if s.ExcludedBy == "" || s.Allowed == 0 {
+		return s.lacks()
+	}
+	return fmt.Sprintf("%s; %s GPU %d has room and is excluded by %s", s.lacks(), s.ExcludedOn, s.Excluded.Index, s.ExcludedBy)
+}
+
+func (s Shortfall) lacks() string {
 	needs, container := v1alpha1.AmountsText(s.Core, s.Mem), "container "+s.Container
 	if s.Class != nil {
 		container += " of GPUClass " + s.Class.Class
@@ -275,8 +328,8 @@ func (s Shortfall) String() string {
 		return fmt.Sprintf("%s: none of the %d GPUs is of the class's models (%s) and allowed by the pod's annotations: %s",
 			container, s.Devices, s.Class.Models, v1alpha1.ModelsText(s.Models))
 	case s.Allowed == 0:
-		return fmt.Sprintf("none of the %d GPUs is allowed by the pod's %s and %s: %s",
-			s.Devices, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.ModelsText(s.Models))
+		return fmt.Sprintf("none of the %d GPUs is allowed by the pod's %s: %s",
+			s.Devices, strings.Join(s.Annotations, " and "), v1alpha1.ModelsText(s.Models))
 	case s.Topology != "" && len(s.Near) == 0:
 		return fmt.Sprintf("the pod needs %s, as %s says, and no node's driver reports any that it may use", s.Topology.Text(), v1alpha1.AnnotationTopology)
 	case s.Topology != "" && s.Enough >= s.GPUs:

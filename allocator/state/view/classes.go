@@ -27,7 +27,7 @@ const (
 const maxModels = 4
 
 // Available is the condition of the class: whether a healthy GPU of the ledgers could serve one
-// unit, were it empty. What pods have now is no matter.
+// unit, were it empty. It is no matter what pods have now.
 func Available(class *v1alpha1.GPUClass, known *classes.Set, ledgers []v1alpha1.SliceLedger) metav1.Condition {
 	no := func(reason, format string, a ...any) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.ConditionAvailable, Status: metav1.ConditionFalse, Reason: reason, Message: fmt.Sprintf(format, a...)}
