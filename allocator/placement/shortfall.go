@@ -377,11 +377,18 @@ func (s Shortfall) best() string {
 	return has + s.mode()
 }
 
+// ReservedRoom is how an explanation calls room that is kept from the pod, and NearestRoom stands
+// before the room that comes closest.
+const (
+	ReservedRoom = "reserved for others"
+	NearestRoom  = "nearest: "
+)
+
 // free is what a device has free, as others see it who don't know of reservations.
 func free(d *Device) string {
 	text := fmt.Sprintf("%d %% and %s free", d.FreeCore+d.ReservedCore, (d.FreeMem + d.ReservedMem).Text())
 	if d.ReservedCore > 0 || d.ReservedMem > 0 {
-		text += fmt.Sprintf(", of which %d %% and %s are reserved for others", d.ReservedCore, d.ReservedMem.Text())
+		text += fmt.Sprintf(", of which %d %% and %s are %s", d.ReservedCore, d.ReservedMem.Text(), ReservedRoom)
 	}
 	return text
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/state/view"
 )
 
 // reasons counts nodes by the scheduler's reason.
@@ -81,7 +82,7 @@ func (d *Diagnosis) lacks() string {
 	if d.refused == 0 {
 		return text
 	}
-	refused := fmt.Sprintf("%d node(s) have the devices, but the scheduler would refuse them: %s", d.refused, d.reasons)
+	refused := fmt.Sprintf("%d node(s) have the devices, but %s%s", d.refused, view.RefusedNodes, d.reasons)
 	if d.unasked > 0 {
 		refused += fmt.Sprintf(", and %d more that lack CPU or memory", d.unasked)
 	}

@@ -4,6 +4,8 @@ package feasible
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -11,10 +13,11 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// Admits reports of a node that is known whether one of the pods may go there: see Admitting. It is a
-// look that costs little; the scheduler's filters have the last word.
+// Admits reports of a node that is known whether one of the pods may go there by node selector,
+// node affinity and tolerations, whatever is free. It is a look that costs little; the scheduler's
+// filters have the last word.
 func (f *Filters) Admits(pods []*corev1.Pod) func(node string) bool {
-	admits := Admitting(pods)
+	admits := admitting(pods)
 	return func(name string) bool {
 		f.mu.Lock()
 		node := f.nodes[name]
@@ -23,9 +26,7 @@ func (f *Filters) Admits(pods []*corev1.Pod) func(node string) bool {
 	}
 }
 
-// Admitting reports of a node whether one of the pods may go there by node selector, node
-// affinity and tolerations, whatever is free.
-func Admitting(pods []*corev1.Pod) func(*corev1.Node) bool {
+func admitting(pods []*corev1.Pod) func(*corev1.Node) bool {
 	type wish struct {
 		nodeaffinity.RequiredNodeAffinity
 		tolerations []corev1.Toleration
@@ -42,16 +43,40 @@ func Admitting(pods []*corev1.Pod) func(*corev1.Node) bool {
 			wishes = append(wishes, wish{nodeaffinity.GetRequiredNodeAffinity(pod), pod.Spec.Tolerations})
 		}
 	}
-	keepsOff := func(t *corev1.Taint) bool {
-		return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
-	}
 	return func(node *corev1.Node) bool {
 		for _, w := range wishes {
-			_, tainted := corev1helpers.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, w.tolerations, keepsOff, true)
-			if match, err := w.Match(node); match && err == nil && !tainted {
+			if match, err := w.Match(node); match && err == nil && untolerated(node, w.tolerations) == nil {
 				return true
 			}
 		}
 		return false
 	}
+}
+
+// untolerated is a taint of the node that keeps a pod with the tolerations off it; nil for none.
+func untolerated(node *corev1.Node, tolerations []corev1.Toleration) *corev1.Taint {
+	taint, is := corev1helpers.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, tolerations, func(t *corev1.Taint) bool {
+		return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+	}, true)
+	if !is {
+		return nil
+	}
+	return &taint
+}
+
+// Against is what of its own keeps the pod off the node, in a clause: a node selector, its node
+// affinity or a taint that it does not tolerate. It is empty where nothing of that kind does.
+func Against(pod *corev1.Pod, node *corev1.Node) string {
+	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
+		if want := pod.Spec.NodeSelector[key]; node.Labels[key] != want {
+			return fmt.Sprintf("its node selector %s=%s does not match", key, want)
+		}
+	}
+	if match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); !match || err != nil {
+		return "its required node affinity does not match"
+	}
+	if taint := untolerated(node, pod.Spec.Tolerations); taint != nil {
+		return "it does not tolerate taint " + taint.ToString()
+	}
+	return ""
 }

@@ -51,6 +51,9 @@ type Reason struct {
 	Seen    metav1.Time `json:"seen"`
 }
 
+// RefusedNodes stands in the allocator's events before what the scheduler has against nodes with room.
+const RefusedNodes = "the scheduler would refuse them: "
+
 // Waiting lists the pods that hold our gate, longest wait first. events are the
 // allocator's.
 func Waiting(pods []corev1.Pod, events []corev1.Event) []WaitingPod {

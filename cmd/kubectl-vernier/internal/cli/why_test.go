@@ -38,7 +38,7 @@ func TestWhyOfReservedRoom(t *testing.T) {
 	// It has room, on GPU 0 of gpu-1.
 	thief := gated("team-a", "thief", time.Minute, `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":10,"memPercent":10}}}`)
 	r := fakeClient(t, append(fixture(), thief, because(event("room", "big", 15*time.Second, eventSource, "reserved on node gpu-1 GPU 0, waits for pods a to end"), model.ReasonReserved))...)
-	if out, _, err := run(t, r, "why thief -n team-a"); !strings.Contains(out, "there is room. It is reserved for big, or") || err != nil {
+	if out, _, err := run(t, r, "why thief -n team-a"); !strings.HasPrefix(out, "Pod team-a/thief: it waits for a place, and there is room, which is reserved for big\n") || err != nil {
 		t.Errorf("why another does not start: %q, error %v", out, err)
 	}
 	const where = "reserved on node gpu-7 GPU 3, waits for pods a, b to end"

@@ -150,16 +150,31 @@ const waitsForAPlace = "it waits for a place"
 
 // hasRoom says why the pod waits although there is room.
 func (r *Reasoned) hasRoom(owners map[model.GPUOf][]string) string {
-	others := cmp.Or(some(ownersOf(r.Classes, owners)), "others")
-	return ", and there is room. It is reserved for " + others + ", or what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last event"
+	const room = ", and there is room"
+	if names := some(ownersOf(r.Classes, owners)); names != "" {
+		return room + ", which is reserved for " + names
+	}
+	if r.Reason == nil {
+		return room + ": the allocator has not said anything of it yet"
+	}
+	if _, refused, is := strings.Cut(r.Reason.Message, model.RefusedNodes); is {
+		refused, _, _ = strings.Cut(refused, "; ")
+		return room + " on nodes that the scheduler refuses: " + refused
+	}
+	switch {
+	case strings.Contains(r.Reason.Message, placement.ReservedRoom):
+		return room + ", which is reserved for pods of the same or a higher priority"
+	case strings.Contains(r.Reason.Message, placement.NearestRoom):
+		return room + " since: the allocator looks again"
+	}
+	return room + ": the allocator's last event says what else it waits for"
 }
 
 // refusals are what keeps the pod off a node, whatever is free there; empty where nothing is known to.
 func (e *Evidence) refusals(pod *corev1.Pod) func(node string) string {
-	admits := feasible.Admitting([]*corev1.Pod{pod})
 	return func(name string) string {
-		if node := e.Nodes[name]; node != nil && !admits(node) {
-			return "the pod does not select it, or does not tolerate a taint of it"
+		if node := e.Nodes[name]; node != nil {
+			return feasible.Against(pod, node)
 		}
 		return ""
 	}

@@ -96,7 +96,8 @@ func TestHostileWhy_WhenThePodCanNeverRun(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"zone": "a"}}}
 	tainted := node.DeepCopy()
 	tainted.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
-	const off = "the scheduler refuses 1 node(s) with room, such as gpu-1: the pod does not select it, or does not tolerate a taint of it"
+	const off = "the scheduler refuses 1 node(s) with room, such as gpu-1: it does not tolerate taint k:NoSchedule"
+	const unselected = "the scheduler refuses 1 node(s) with room, such as gpu-1: its node selector zone=none does not match"
 	for name, tt := range map[string]struct {
 		node   *corev1.Node
 		edit   func(*corev1.Pod)
@@ -107,7 +108,7 @@ func TestHostileWhy_WhenThePodCanNeverRun(t *testing.T) {
 	}{
 		"it may run there":       {node: node, room: true},
 		"nothing is known of it": {edit: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} }, room: true},
-		"another selector":       {node: node, edit: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} }, reason: off},
+		"another selector":       {node: node, edit: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} }, reason: unselected},
 		"a taint":                {node: tainted, reason: off},
 		"a gang of one": {node: node, edit: func(p *corev1.Pod) {
 			p.Labels = map[string]string{podrequest.LabelKueue: "g"}
@@ -131,6 +132,31 @@ func TestHostileWhy_WhenThePodCanNeverRun(t *testing.T) {
 				t.Errorf("hints %q, want %q", hints, tt.hint)
 			}
 		})
+	}
+}
+
+// Where there is room and the pod waits, one cause is named.
+func TestWhy_WhenThereIsRoom_OneCauseIsNamed(t *testing.T) {
+	l := v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}
+	l.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+	l.Status.Devices = []v1alpha1.DeviceStatus{{UUID: "GPU-a", Model: "T4", Mem: 15360, Healthy: true}}
+	for name, tt := range map[string]struct{ event, want string }{
+		"nothing is said": {"", ": the allocator has not said anything of it yet"},
+		"the scheduler refuses": {"3 node(s) have the devices, but the scheduler would refuse them: 2 Insufficient cpu, 1 Insufficient memory; elsewhere: container c needs",
+			" on nodes that the scheduler refuses: 2 Insufficient cpu, 1 Insufficient memory"},
+		"reserved": {"container c needs 30 % compute and 1 MiB on one GPU; nearest: gpu-1 GPU 0 has 100 % and 15,360 MiB free, of which 90 % and 1 MiB are reserved for others",
+			", which is reserved for pods of the same or a higher priority"},
+		"there was none": {"container c needs 30 % compute and 1 MiB on one GPU; nearest: gpu-1 GPU 0 has 1 % and 15,360 MiB free", " since: the allocator looks again"},
+		"something else": {"waits for pod ns/p to bind", ": the allocator's last event says what else it waits for"},
+	} {
+		pod := gatedPod("p")
+		from := Evidence{Ledgers: []v1alpha1.SliceLedger{l}}
+		if tt.event != "" {
+			from.Verdicts = []corev1.Event{eventOf(pod.UID, 1, tt.event)}
+		}
+		if got := Why([]corev1.Pod{pod}, from)[0].State; got != waitsForAPlace+", and there is room"+tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
 	}
 }
 
