@@ -13,8 +13,8 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// Admits reports of a node that is known whether one of the pods may go there by node selector,
-// node affinity and tolerations, whatever is free. It is a look that costs little; the scheduler's
+// Admits reports of a node that is known whether one of the pods may go there, whatever is free. It
+// asks node selectors, node affinities and tolerations. It is a look that costs little; the scheduler's
 // filters have the last word.
 func (f *Filters) Admits(pods []*corev1.Pod) func(node string) bool {
 	admits := admitting(pods)
@@ -64,8 +64,8 @@ func untolerated(node *corev1.Node, tolerations []corev1.Toleration) *corev1.Tai
 	return &taint
 }
 
-// Against is what of its own keeps the pod off the node, in a clause: a node selector, its node
-// affinity or a taint that it does not tolerate. It is empty where nothing of that kind does.
+// Against is what keeps the pod off the node, in a clause that begins with "it". It may be its node
+// selector, its node affinity or a taint of the node. It is empty where nothing of that kind does.
 func Against(pod *corev1.Pod, node *corev1.Node) string {
 	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
 		if want := pod.Spec.NodeSelector[key]; node.Labels[key] != want {

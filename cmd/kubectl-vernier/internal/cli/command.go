@@ -325,7 +325,16 @@ func (c *command) overview(ctx context.Context, r client.Reader) error {
 	} else {
 		c.leftOut("nodes, devices, guarantees and slices being released")
 	}
-	return c.output.print(c.out, c.errOut, view.NewOverview(nodes, devices, slices, pods), sections...)
+	shown := view.NewOverview(nodes, devices, slices, pods)
+	if c.ns != "" && c.selector == "" {
+		quotas, err := c.quotas(ctx, r)
+		if err != nil {
+			return err
+		}
+		shown.Use = view.NamespaceUses(slices, quotas)
+		sections = append([]section{{title: "USE " + c.where(), table: view.NamespaceTable(shown.Use)}}, sections...)
+	}
+	return c.output.print(c.out, c.errOut, shown, sections...)
 }
 
 const noDevices = "No GPUs: no node agent has reported one."

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/must"
@@ -91,6 +92,21 @@ func TestGolden(t *testing.T) {
 			}
 			golden(t, name, args, out)
 		})
+	}
+}
+
+// Who may not read the quotas of the namespace is shown the rest.
+func TestOverview_WhenQuotasAreForbidden_RestIsShown(t *testing.T) {
+	r := interceptor.NewClient(fakeClient(t, fixture()...), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+			if _, quotas := list.(*corev1.ResourceQuotaList); quotas {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "resourcequotas"}, "", nil)
+			}
+			return c.List(ctx, list, o...)
+		}})
+	out, errOut, err := run(t, r, "-n team-b")
+	if err != nil || errOut != "left out: the quotas of namespace team-b; the cluster role view shows them\n" || !strings.HasPrefix(out, "USE in namespace team-b\n") {
+		t.Errorf("%s, stderr %q, error %v", out, errOut, err)
 	}
 }
 

@@ -60,9 +60,11 @@ type Overview struct {
 	Devices    []model.Device     `json:"devices"`
 	Slices     []model.Slice      `json:"slices"`
 	Waiting    []model.WaitingPod `json:"waiting"`
+	// Use is of the one namespace that is shown.
+	Use []NamespaceUse `json:"use,omitempty"`
 }
 
 // NewOverview is the overview of what is given.
 func NewOverview(nodes []model.Node, devices []model.Device, slices []model.Slice, waiting []model.WaitingPod) Overview {
-	return Overview{APIVersion, KindOverview, notNull(nodes), notNull(devices), notNull(slices), notNull(waiting)}
+	return Overview{APIVersion, KindOverview, notNull(nodes), notNull(devices), notNull(slices), notNull(waiting), nil}
 }
