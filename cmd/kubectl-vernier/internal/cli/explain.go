@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,8 +28,9 @@ import (
 // needs no cluster: it is the webhook's own code that it asks.
 type explainer struct {
 	*command
-	files    []string
-	settings dialect.Settings
+	files     []string
+	recursive bool
+	settings  dialect.Settings
 }
 
 func (c *command) explainCommand() *cobra.Command {
@@ -53,6 +55,7 @@ The exit status is 1 where a pod would be refused.`,
 func (e *explainer) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVarP(&e.files, "filename", "f", nil, "file, folder of *.yaml, *.yml and *.json, or - for standard input; may be repeated")
+	flags.BoolVarP(&e.recursive, "recursive", "R", false, "folders below the folders of -f too")
 	own := flag.NewFlagSet("", flag.ContinueOnError)
 	e.settings.AddFlags(own)
 	flags.AddGoFlagSet(own)
@@ -121,6 +124,7 @@ func (e *explainer) run() error {
 	}
 	if e.output.forPeople() {
 		e.remarks(explained)
+		fmt.Fprintln(whole(e.errOut), "No cluster was asked: what quotas, policies and the namespace's label say is not known. kubectl vernier fit asks.")
 	}
 	if refused > 0 {
 		return fmt.Errorf("%d of %d pods would be refused", refused, len(pods))
@@ -167,7 +171,7 @@ func (e *explainer) read() (manifest.Contents, error) {
 			all.Add("", found)
 			continue
 		}
-		files, err := expand(name)
+		files, err := expand(name, e.recursive)
 		if err != nil {
 			return all, err
 		}
@@ -192,23 +196,24 @@ func readFile(name string) (manifest.Contents, error) {
 }
 
 // expand lists the manifests of a folder, as kubectl does; a file is itself.
-func expand(name string) ([]string, error) {
+func expand(name string, recursive bool) (files []string, err error) {
 	info, err := os.Stat(name)
 	if err != nil || !info.IsDir() {
 		return []string{name}, err
 	}
-	entries, err := os.ReadDir(name)
-	if err != nil {
-		return nil, err
-	}
-	var files []string
-	for _, entry := range entries {
-		if !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(entry.Name())) {
-			files = append(files, filepath.Join(name, entry.Name()))
+	err = filepath.WalkDir(name, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != name && !recursive:
+			return fs.SkipDir
+		case !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)):
+			files = append(files, path)
 		}
+		return nil
+	})
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("%s: no *.yaml, *.yml or *.json in the folder; -R looks into folders below it", name)
 	}
-	if len(files) == 0 {
-		return nil, fmt.Errorf("%s: no *.yaml, *.yml or *.json in the folder", name)
-	}
-	return files, nil
+	return files, err
 }

@@ -4,10 +4,15 @@ package cli
 
 import (
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"sigs.k8s.io/yaml"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func TestExplain(t *testing.T) {
@@ -101,4 +106,23 @@ func errorText(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// Folders below a folder are read with -R only.
+func TestExplain_WhenFoldersAreNested_RReadsThem(t *testing.T) {
+	folder := t.TempDir()
+	pod := must.Get(os.ReadFile("testdata/pod.yaml"))(t)
+	must.Do(t, os.MkdirAll(filepath.Join(folder, "a", "b"), 0o755))
+	must.Do(t, os.WriteFile(filepath.Join(folder, "a", "b", "pod.yml"), pod, 0o644))
+	_, _, err := run(t, nil, "explain -f "+folder)
+	if err == nil || !strings.HasSuffix(err.Error(), "no *.yaml, *.yml or *.json in the folder; -R looks into folders below it") {
+		t.Errorf("without -R: %v", err)
+	}
+	must.Do(t, os.WriteFile(filepath.Join(folder, "pod.json"), must.Get(yaml.YAMLToJSON(pod))(t), 0o644))
+	for args, want := range map[string]int{"": 1, " -R": 2, " --recursive": 2} {
+		out, errOut, err := run(t, nil, "explain -f "+folder+args)
+		if err != nil || strings.Count(out, "Pod/small") != want || errOut != "No cluster was asked: what quotas, policies and the namespace's label say is not known. kubectl vernier fit asks.\n" {
+			t.Errorf("%q: %s, stderr %q, error %v; want %d pods", args, out, errOut, err, want)
+		}
+	}
 }

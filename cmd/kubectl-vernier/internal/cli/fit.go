@@ -5,13 +5,17 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/placement"
@@ -34,7 +38,9 @@ func (c *command) fitCommand() *cobra.Command {
 They are placed one after the other on a copy of the ledgers: as many of each object as its
 replicas or its parallelism say (%d at most), all or none of a gang. Nodes must be
 acceptable to the scheduler's own filters (taints, affinities, CPU), and room that is reserved
-for others is not counted; where you may not read what says so, that is said.
+for others is not counted; where you may not read what says so, that is said. The API server
+is asked for one pod of each object, by a dry run, whether quotas, LimitRanges and policies
+would refuse it.
 
 The exit status is 1 where a pod would wait or be refused.`, simulate.MaxPods)
 	cmd.Example = `  kubectl vernier fit -f pod.yaml
@@ -46,9 +52,10 @@ The exit status is 1 where a pod would wait or be refused.`, simulate.MaxPods)
 // candidate is a pod of a manifest, and what came of placing it.
 type candidate struct {
 	view.Fitted
-	pod    *corev1.Pod
-	group  podrequest.Group
-	demand *placement.Demand
+	// written is the pod as the manifest has it, pod as admission leaves it.
+	written, pod *corev1.Pod
+	group        podrequest.Group
+	demand       *placement.Demand
 }
 
 func (e *explainer) fit(ctx context.Context, r client.Reader) error {
@@ -74,6 +81,9 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 		}
 		all = append(all, one)
 	}
+	if err := e.dryRun(ctx, r, given.Classes, all); err != nil {
+		return err
+	}
 	ledgers, err := ledgers(ctx, r)
 	if apierrors.IsForbidden(err) {
 		return e.unanswered(all, err)
@@ -96,6 +106,41 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 		return err
 	}
 	return e.printFits(all)
+}
+
+// dryRun asks the API server, which creates nothing, for what it would refuse each pod: quotas,
+// LimitRanges, policies and webhooks have their say. Pods of a class that the manifests make are not
+// asked about, since the server has not heard of it.
+func (e *explainer) dryRun(ctx context.Context, r client.Reader, made []v1alpha1.GPUClass, all []*candidate) error {
+	api, is := r.(client.Client)
+	if !is {
+		return errors.New("the client cannot write")
+	}
+	forbidden := map[string]bool{}
+	for _, c := range all {
+		if c.Verdict != view.VerdictAdmitted || forbidden[c.written.Namespace] || slices.ContainsFunc(made, func(class v1alpha1.GPUClass) bool {
+			_, of := podrequest.Units(c.pod)[class.Name]
+			return of
+		}) {
+			continue
+		}
+		pod := c.written.DeepCopy()
+		pod.TypeMeta, pod.Name, pod.GenerateName = metav1.TypeMeta{}, "", "fit-" // one of that name may be there
+		err := api.Create(ctx, pod, client.DryRunAll)
+		switch {
+		case err == nil:
+		case apierrors.IsForbidden(err) && strings.Contains(err.Error(), `cannot create resource "pods"`):
+			forbidden[pod.Namespace] = true
+		case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) || apierrors.IsBadRequest(err):
+			c.Verdict, c.Refusals = view.VerdictRefused, append(c.Refusals, view.Refusal{Message: err.Error()})
+		default:
+			return explain(err, "pods", pod.Namespace)
+		}
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(forbidden)) {
+		fmt.Fprintf(whole(e.errOut), "Quotas, LimitRanges and policies were not asked: you may not create pods in namespace %s.\n", namespace)
+	}
+	return nil
 }
 
 // kept is the room that the allocator keeps for pods that wait.
@@ -165,6 +210,11 @@ func read(reader *podtemplate.Reader, known *classes.Set, from manifest.Pod, nam
 		return nil, err
 	}
 	c.pod.Namespace = namespace
+	c.written = &corev1.Pod{}
+	if err := json.Unmarshal(from.JSON, c.written); err != nil {
+		return nil, err
+	}
+	c.written.Namespace = namespace
 	request := podrequest.Of(c.pod)
 	c.group = request.Group
 	c.demand, err = placement.DemandOf(request, known)

@@ -7,6 +7,7 @@ package cli
 import (
 	"bytes"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -194,10 +195,30 @@ func testFit(t *testing.T, cfg *rest.Config, admin client.Client) {
 		!strings.Contains(errOut, "Room that is reserved for others is not counted: you may not list events and pods in all namespaces") {
 		t.Errorf("without the role: stderr %q, stdout\n%s", errOut, out)
 	}
+	if !strings.Contains(errOut, "Quotas, LimitRanges and policies were not asked: you may not create pods in namespace default.") {
+		t.Errorf("without the right to create pods: stderr %q", errOut)
+	}
+	create(t, admin, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "creator"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"create"}}}})
+	grant(t, admin, "bob", "creator")
 	grant(t, admin, "bob", "vernier-fit")
 	await(t, func() bool { out, errOut, err = vernier(t, config, "bob", fit); return errOut == "" }, func() any { return errOut })
 	if errorText(err) != "1 of 1 pods would wait or be refused" || !strings.Contains(out, "the scheduler refuses 1 node(s) with room, such as gpu-1: node(s) had untolerated taint(s)") {
 		t.Errorf("with the role: error %v, stdout\n%s", err, out)
+	}
+	create(t, admin, &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "small"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
+		{Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{v1alpha1.ResourceCore: resource.MustParse("5")}}}}})
+	await(t, func() bool {
+		out, errOut, err = vernier(t, config, "bob", fit)
+		return strings.Contains(out, "Pod/small: would be refused: pods \"fit-")
+	}, func() any { return out + errOut })
+	if errorText(err) != "1 of 1 pods would wait or be refused" || !strings.Contains(out, "maximum vernier.dev/gpu-core usage per Container is 5, but limit is 30") {
+		t.Errorf("with a LimitRange: error %v, stdout\n%s", err, out)
+	}
+	var pods corev1.PodList
+	must.Do(t, admin.List(t.Context(), &pods, client.InNamespace("default")))
+	if slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return strings.HasPrefix(p.Name, "fit-") }) {
+		t.Error("fit has created a pod")
 	}
 }
 
