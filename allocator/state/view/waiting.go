@@ -26,6 +26,8 @@ type WaitingPod struct {
 	Error string `json:"error,omitempty"`
 	// OtherGates are scheduling gates besides ours, which must go first.
 	OtherGates []string `json:"otherGates,omitempty"`
+	// Now is what the pod waits for by the ledgers of this moment; empty where they are not known.
+	Now string `json:"now,omitempty"`
 	// Reason is the allocator's last word on why the pod waits, if it has not expired.
 	Reason *Reason `json:"reason,omitempty"`
 	// Reserved is its last word on the room that is kept for the pod, likewise.

@@ -229,7 +229,11 @@ func (c *command) slices(ctx context.Context, r client.Reader) error {
 }
 
 func (c *command) waiting(ctx context.Context, r client.Reader) error {
-	pods, err := c.waitingPods(ctx, r)
+	all, _, err := readableLedgers(ctx, r)
+	if err != nil {
+		return err
+	}
+	pods, err := c.waitingPods(ctx, r, all)
 	if err != nil {
 		return err
 	}
@@ -287,7 +291,9 @@ func (c *command) defrag(ctx context.Context, r client.Reader) error {
 // shownDrains bounds the commands that defrag proposes: the first ones take least to free.
 const shownDrains = 3
 
-func (c *command) waitingPods(ctx context.Context, r client.Reader) ([]model.WaitingPod, error) {
+// waitingPods are the pods that wait, and what for by these ledgers, if there are any that the user
+// may read.
+func (c *command) waitingPods(ctx context.Context, r client.Reader, all []v1alpha1.SliceLedger) ([]model.WaitingPod, error) {
 	pods, err := unbound(ctx, r, c.ns)
 	if err != nil {
 		return nil, err
@@ -296,7 +302,18 @@ func (c *command) waitingPods(ctx context.Context, r client.Reader) ([]model.Wai
 	if err != nil {
 		return nil, err
 	}
-	return ofPods(ctx, c, r, model.Waiting(pods, events), func(p model.WaitingPod) types.NamespacedName {
+	waiting := model.Waiting(pods, events)
+	if len(all) > 0 && len(waiting) > 0 {
+		from := view.Evidence{Ledgers: all, Verdicts: events, Now: c.now(), Nodes: nodesByName(ctx, r)}
+		if from.Classes, err = gpuClasses(ctx, r); err != nil {
+			return nil, err
+		}
+		now := view.WaitsFor(pods, from)
+		for i := range waiting {
+			waiting[i].Now = now[waiting[i].PodUID]
+		}
+	}
+	return ofPods(ctx, c, r, waiting, func(p model.WaitingPod) types.NamespacedName {
 		return types.NamespacedName{Namespace: p.Namespace, Name: p.Pod}
 	})
 }
@@ -306,7 +323,7 @@ func (c *command) overview(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	pods, err := c.waitingPods(ctx, r)
+	pods, err := c.waitingPods(ctx, r, all)
 	if err != nil {
 		return err
 	}

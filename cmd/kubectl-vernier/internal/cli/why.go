@@ -106,7 +106,7 @@ func (c *command) why(ctx context.Context, r client.Reader, of string) error {
 
 func (c *command) printGroup(out io.Writer, g view.Alike) error {
 	fmt.Fprintln(out, oneLine(g.Heading()))
-	if g.Reason != nil && g.Reason.Reason != model.ReasonPreempted { // which is the heading
+	if g.Reason != nil && g.Reason.Reason != model.ReasonPreempted && !strings.Contains(g.State, g.Reason.Message) { // which is the heading
 		fmt.Fprintf(out, "The allocator's last event, %s: %s\n", view.Ago(c.now(), g.Reason.Seen), oneLine(g.Reason.Message))
 	}
 	if g.Reserved != nil {
@@ -125,6 +125,19 @@ func (c *command) printGroup(out io.Writer, g view.Alike) error {
 // oneLine: messages of others may have line breaks.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
+// nodesByName are the nodes. Who may not read them is shown nodes that the pod may not go to, too.
+func nodesByName(ctx context.Context, r client.Reader) map[string]*corev1.Node {
+	var nodes corev1.NodeList
+	if r.List(ctx, &nodes) != nil {
+		return nil
+	}
+	named := make(map[string]*corev1.Node, len(nodes.Items))
+	for i := range nodes.Items {
+		named[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	return named
+}
+
 // evidence reads what Why reasons from: of the ledgers and events that may say something
 // of the pods.
 func (c *command) evidence(ctx context.Context, r client.Reader, pods []corev1.Pod) (view.Evidence, error) {
@@ -138,14 +151,7 @@ func (c *command) evidence(ctx context.Context, r client.Reader, pods []corev1.P
 	}
 	from.Ledgers = ledgers
 	if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return podstate.Gated(&p) }) {
-		var nodes corev1.NodeList
-		// Who may not read them is shown nodes that the pod may not go to, too.
-		if err := r.List(ctx, &nodes); err == nil {
-			from.Nodes = make(map[string]*corev1.Node, len(nodes.Items))
-			for i := range nodes.Items {
-				from.Nodes[nodes.Items[i].Name] = &nodes.Items[i]
-			}
-		}
+		from.Nodes = nodesByName(ctx, r)
 	}
 	if from.Classes, err = gpuClasses(ctx, r); err != nil {
 		return from, err

@@ -128,9 +128,12 @@ func WaitingTable(pods []model.WaitingPod, now time.Time, wide bool) Table {
 	t := Table{header: []string{"NAMESPACE", "POD", "NEEDS", "OTHER-GATES", "AGE", "REASON", "SEEN", "POD-UID"}}
 	for _, p := range pods {
 		ago := ""
-		if p.Reserved != nil {
+		switch {
+		case p.Reserved != nil:
 			ago = Ago(now, p.Reserved.Seen)
-		} else if p.Reason != nil {
+		case p.Now != "":
+			ago = "now"
+		case p.Reason != nil:
 			ago = Ago(now, p.Reason.Seen)
 		}
 		t.rows = append(t.rows, []string{
@@ -147,6 +150,8 @@ func reasonText(p model.WaitingPod, now time.Time) string {
 		return p.Error
 	case p.Reserved != nil:
 		return p.Reserved.At(now)
+	case p.Now != "":
+		return p.Now
 	case p.Reason != nil:
 		return p.Reason.Message
 	case len(p.OtherGates) > 0:

@@ -6,12 +6,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue/gang"
@@ -89,7 +91,7 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 	from.kubelet, from.claimEvents = causes(from.Kubelet), causes(from.Claiming)
 	verdicts, said, known := model.LastEvents(from.Verdicts), model.SaidIn(from.Verdicts), classes.Of(from.Classes...)
 	// Pods of one workload ask for the same.
-	rooms, owners := map[string][]NodeClass{}, from.owners(said)
+	rooms, owners := map[string]roomFor{}, from.owners(said)
 	all := make([]Reasoned, 0, len(pods))
 	for i := range pods {
 		pod := &pods[i]
@@ -111,7 +113,7 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 		}
 		r.Hints = from.hints(pod, r.fits())
 		if r.State == waitsForAPlace && r.fits() && len(r.Hints) == 0 {
-			r.State += r.hasRoom(owners)
+			r.State += r.hasRoom(owners, podrequest.Of(pod).Group != podrequest.Group{})
 		}
 		if r.Reason != nil { // an incomplete gang has been told so
 			r.Hints = slices.DeleteFunc(r.Hints, func(hint string) bool { return hint == r.Reason.Message })
@@ -122,13 +124,13 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 }
 
 // gated fills in the state of a pod that holds our gate, and what the nodes have for it.
-func (r *Reasoned) gated(pod *corev1.Pod, known *classes.Set, from *Evidence, rooms map[string][]NodeClass) {
+func (r *Reasoned) gated(pod *corev1.Pod, known *classes.Set, from *Evidence, rooms map[string]roomFor) {
 	demand, err := placement.DemandOf(podrequest.Of(pod), known)
 	switch {
 	case err != nil:
 		r.State = "what it asks for cannot be read: " + err.Error()
 		if errors.Is(err, placement.ErrNoClass) {
-			r.State = "it waits for its class: " + err.Error()
+			r.State = waitsForItsClass + err.Error()
 		}
 		return
 	case len(r.OtherGates) > 0:
@@ -141,15 +143,90 @@ func (r *Reasoned) gated(pod *corev1.Pod, known *classes.Set, from *Evidence, ro
 		class += t.String()
 	}
 	if _, seen := rooms[class]; !seen {
-		rooms[class] = FitIn(demand, from.Ledgers, Kept{}, ledgers.Room, from.refusals(pod))
+		rooms[class] = roomFor{FitIn(demand, from.Ledgers, Kept{}, ledgers.Room, from.refusals(pod)), from.lacks(pod, demand)}
 	}
-	r.Classes = rooms[class]
+	r.Classes = rooms[class].classes
+	if lacks := rooms[class].lacks; lacks != "" && r.State == waitsForAPlace {
+		r.State += ": " + lacks
+	}
 }
 
-const waitsForAPlace = "it waits for a place"
+// roomFor is what nodes have for a pod, by class, and what all of them lack.
+type roomFor struct {
+	classes []NodeClass
+	lacks   string
+}
+
+// lacks is what no node has for the pod now, in the allocator's words; empty where one has room, or
+// where the ledgers are not known.
+func (e *Evidence) lacks(pod *corev1.Pod, demand *placement.Demand) string {
+	var rooms []*placement.Node
+	refusals, refused, first := e.refusals(pod), 0, ""
+	for i := range e.Ledgers {
+		l := &e.Ledgers[i]
+		room := ledgers.Room(l)
+		if room == nil {
+			continue
+		}
+		if against := refusals(l.Name); against != "" {
+			if refused++; refused == 1 {
+				first = l.Name + ": " + against
+			}
+			continue
+		}
+		if rooms = append(rooms, room); placement.Fits(demand, room) {
+			return ""
+		}
+	}
+	var parts []string
+	if len(rooms) > 0 || refused == 0 && len(e.Ledgers) > 0 {
+		parts = append(parts, placement.Explain(demand, rooms).String())
+	}
+	if refused > 0 {
+		parts = append(parts, fmt.Sprintf("it may not go to %d node(s) with GPUs, such as %s", refused, first))
+	}
+	if withheld := ledgers.Withheld(pointers(e.Ledgers)); withheld != "" {
+		parts = append(parts, withheld)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// pointers are the ledgers in turn.
+func pointers(all []v1alpha1.SliceLedger) iter.Seq[*v1alpha1.SliceLedger] {
+	return func(yield func(*v1alpha1.SliceLedger) bool) {
+		for i := range all {
+			if !yield(&all[i]) {
+				return
+			}
+		}
+	}
+}
+
+// WaitsFor is what each of the pods that are gated waits for now, by UID: what Why says of it. Of one
+// that waits for other gates, or for what only an event says, there is nothing.
+func WaitsFor(pods []corev1.Pod, from Evidence) map[types.UID]string {
+	now := map[types.UID]string{}
+	from.Pods = pods
+	gated := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !podstate.Gated(&p) })
+	for _, r := range Why(gated, from) {
+		if text, is := strings.CutPrefix(r.State, waitsForAPlace); is && !strings.HasSuffix(text, eventSays) {
+			now[r.PodUID] = strings.TrimPrefix(strings.TrimPrefix(text, ": "), ", and ")
+		} else if strings.HasPrefix(r.State, waitsForItsClass) {
+			now[r.PodUID] = r.State
+		}
+	}
+	return now
+}
+
+// States of pods that wait, and where they leave it to an event.
+const (
+	waitsForAPlace   = "it waits for a place"
+	waitsForItsClass = "it waits for its class: "
+	eventSays        = ": the allocator's last event says what else it waits for"
+)
 
 // hasRoom says why the pod waits although there is room.
-func (r *Reasoned) hasRoom(owners map[model.GPUOf][]string) string {
+func (r *Reasoned) hasRoom(owners map[model.GPUOf][]string, gang bool) string {
 	const room = ", and there is room"
 	if names := some(ownersOf(r.Classes, owners)); names != "" {
 		return room + ", which is reserved for " + names
@@ -164,10 +241,10 @@ func (r *Reasoned) hasRoom(owners map[model.GPUOf][]string) string {
 	switch {
 	case strings.Contains(r.Reason.Message, placement.ReservedRoom):
 		return room + ", which is reserved for pods of the same or a higher priority"
-	case strings.Contains(r.Reason.Message, placement.NearestRoom):
+	case !gang && strings.Contains(r.Reason.Message, placement.NearestRoom):
 		return room + " since: the allocator looks again"
 	}
-	return room + ": the allocator's last event says what else it waits for"
+	return room + eventSays
 }
 
 // refusals are what keeps the pod off a node, whatever is free there; empty where nothing is known to.
