@@ -54,9 +54,12 @@ func TestOnAPIServer(t *testing.T) {
 
 	ann := reader(t, apiserver.As(cfg, "ann", "system:authenticated"))
 	expect(t, ann, "slices -A", "train", "20480", "granted")
-	expect(t, ann, "waiting -n default", "90% core + 50% mem", "needs 90 % compute")
+	// What is true now is shown, and the event beside it.
+	expect(t, ann, "waiting -n default", "90% core + 50% mem", "the node agent has not reported yet")
+	expect(t, ann, "waiting -n default -o json", "needs 90 % compute")
 	expect(t, ann, "waiting -n kube-system -o json", `"items": []`)
-	expect(t, ann, "", "NODES", "DEVICES", "SLICES in namespace default", "needs 90 % compute")
+	expect(t, ann, "", "NODES", "DEVICES", "SLICES in namespace default", "the node agent has not reported yet")
+	expect(t, ann, "-o json", "needs 90 % compute")
 
 	eve := reader(t, apiserver.As(cfg, "eve", "system:authenticated"))
 	expectError(t, eve, "devices", `User "eve" cannot list resource "sliceledgers"`, "--clusterrole=vernier-viewer")
