@@ -25,7 +25,7 @@ var commands = map[string]struct{ args, prints string }{
 	"devices":    {"", node + " 0 ok,cordoned"},
 	"drain":      {node + "/0 --force --dry-run=server", "evicting pod " + namespace + "/train"},
 	"explain":    {"-f docs/examples/share/pod.yaml", "Pod/share admitted"},
-	"fit":        {"-f docs/examples/share/pod.yaml", "Pod/share: fits now, on 1 node"},
+	"fit":        {"-f docs/examples/share/pod.yaml -n " + namespace, "Pod/share: fits now, on 1 node"},
 	"help":       {"why", "kubectl vernier why [KIND] NAME"},
 	"inspect":    {"--unit MiB", node},
 	"nodes":      {"", node + " True"},
