@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
@@ -137,8 +138,15 @@ func (s *Set) Follow(ctx context.Context, from ctrlcache.Cache, changed func()) 
 		}
 	}
 	handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    put,
-		UpdateFunc: func(_, now any) { put(now) },
+		AddFunc: put,
+		UpdateFunc: func(was, now any) {
+			// A status matters to nobody here, and each change has waiting pods looked at again.
+			before, ok1 := was.(*api.GPUClass)
+			after, ok2 := now.(*api.GPUClass)
+			if ok1 && ok2 && (before.UID != after.UID || !equality.Semantic.DeepEqual(before.Spec, after.Spec)) {
+				put(after)
+			}
+		},
 		DeleteFunc: func(last any) {
 			if missed, ok := last.(cache.DeletedFinalStateUnknown); ok {
 				last = missed.Obj

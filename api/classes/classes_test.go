@@ -9,8 +9,11 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 
 	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 func class(name string, age time.Duration) *api.GPUClass {
@@ -75,4 +78,34 @@ func TestGet_AllocatesNothing(t *testing.T) {
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+// A class that says something else in its status is no change: nobody looks at waiting pods for it.
+func TestFollow(t *testing.T) {
+	scheme := runtime.NewScheme()
+	must.Do(t, api.AddToScheme(scheme))
+	from, s, changes := &informertest.FakeInformers{Scheme: scheme}, &Set{}, 0
+	must.Do(t, s.Follow(t.Context(), from, func() { changes++ }))
+	informer := must.Get(from.FakeInformerFor(t.Context(), &api.GPUClass{}))(t)
+	expect := func(what string, want int, unit api.Percent) {
+		t.Helper()
+		if c := s.Get("gold"); changes != want || c == nil || c.Unit.Core != unit {
+			t.Errorf("%s: %d changes, want %d; the class is %+v", what, changes, want, c)
+		}
+	}
+	gold := class("gold", 0)
+	informer.Add(gold)
+	expect("added", 1, 25)
+	status := gold.DeepCopy()
+	status.Status.Conditions = []metav1.Condition{{Type: api.ConditionAvailable}}
+	informer.Update(gold, status)
+	expect("its status", 1, 25)
+	mode := status.DeepCopy()
+	mode.Spec.Mode = api.ModeMPS
+	informer.Update(status, mode)
+	expect("its mode", 2, 25)
+	again := mode.DeepCopy()
+	again.UID = "another"
+	informer.Update(mode, again)
+	expect("made again", 3, 25)
 }
