@@ -131,7 +131,9 @@ func (e *explainer) dryRun(ctx context.Context, r client.Reader, made []v1alpha1
 		case err == nil:
 		case apierrors.IsForbidden(err) && strings.Contains(err.Error(), `cannot create resource "pods"`):
 			forbidden[pod.Namespace] = true
-		case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) || apierrors.IsBadRequest(err):
+		case apierrors.IsNotFound(err) || lacksObject(err):
+			fmt.Fprintf(whole(e.errOut), "%s: quotas, LimitRanges and policies were not asked: %s. Create that first, if it is not in the manifests.\n", c.Name(), oneLine(err.Error()))
+		case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
 			c.Verdict, c.Refusals = view.VerdictRefused, append(c.Refusals, view.Refusal{Message: err.Error()})
 		default:
 			return explain(err, "pods", pod.Namespace)
@@ -141,6 +143,12 @@ func (e *explainer) dryRun(ctx context.Context, r client.Reader, made []v1alpha1
 		fmt.Fprintf(whole(e.errOut), "Quotas, LimitRanges and policies were not asked: you may not create pods in namespace %s.\n", namespace)
 	}
 	return nil
+}
+
+// lacksObject reports whether the API server refuses a pod for want of an object, which may stand in
+// the same manifests: it gives such errors no reason of their own.
+func lacksObject(err error) bool {
+	return strings.Contains(err.Error(), "error looking up service account") || strings.Contains(err.Error(), "no PriorityClass with name")
 }
 
 // kept is the room that the allocator keeps for pods that wait.

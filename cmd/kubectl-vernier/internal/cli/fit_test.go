@@ -7,15 +7,20 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"vernier.dev/vernier/allocator/state/feasible"
 	model "vernier.dev/vernier/allocator/state/view"
@@ -156,5 +161,44 @@ func TestFit_SaysThatTheSchedulerWasNotAsked(t *testing.T) {
 	if err != nil || !strings.Contains(out, "Pod/small: fits now, on 1 node") ||
 		!strings.Contains(errOut, "were not asked: you may not list and watch nodes. The cluster role vernier-fit") {
 		t.Errorf("%q, stderr %q, %v", out, errOut, err)
+	}
+}
+
+// What the API server would refuse a pod for is said, in the dry run's words. What the manifests may
+// make first is no refusal.
+func TestFit_WhenTheDryRunFails(t *testing.T) {
+	forbidden := func(text string) error {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "fit-x", errors.New(text))
+	}
+	for name, tt := range map[string]struct {
+		err         error
+		out, errOut string
+		refused     bool
+	}{
+		"a quota":            {forbidden("exceeded quota: q"), "would be refused: pods \"fit-x\" is forbidden: exceeded quota: q", "", true},
+		"a service account":  {forbidden("error looking up service account team-a/x: serviceaccount \"x\" not found"), "fits now", "Pod/small: quotas, LimitRanges and policies were not asked: pods", false},
+		"a priority class":   {forbidden("no PriorityClass with name x was found"), "fits now", "Create that first", false},
+		"the namespace":      {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "x"), "fits now", "namespaces \"x\" not found. Create that first", false},
+		"no right to create": {forbidden(`User "u" cannot create resource "pods" in API group "" in the namespace "default"`), "fits now", "you may not create pods in namespace default", false},
+	} {
+		r := interceptor.NewClient(fakeClient(t, fixture()...), interceptor.Funcs{
+			Create: func(_ context.Context, _ client.WithWatch, _ client.Object, o ...client.CreateOption) error {
+				if !slices.Contains(o, client.CreateOption(client.DryRunAll)) {
+					t.Errorf("%s: this creates a pod", name)
+				}
+				return tt.err
+			}})
+		out, errOut, err := run(t, r, "fit -f testdata/pod.yaml")
+		if !strings.Contains(out, tt.out) || !strings.Contains(errOut, tt.errOut) || (tt.errOut == "") == strings.Contains(errOut, "policies were not asked") || (err != nil) != tt.refused {
+			t.Errorf("%s: %s, stderr %q, error %v", name, out, errOut, err)
+		}
+	}
+	// Anything else is no answer.
+	r := interceptor.NewClient(fakeClient(t, fixture()...), interceptor.Funcs{
+		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+			return apierrors.NewInternalError(errors.New("no"))
+		}})
+	if _, _, err := run(t, r, "fit -f testdata/pod.yaml"); !apierrors.IsInternalError(err) {
+		t.Errorf("error %v", err)
 	}
 }
