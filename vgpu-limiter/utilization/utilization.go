@@ -6,6 +6,7 @@ package utilization
 
 import (
 	"errors"
+	"runtime"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -17,8 +18,8 @@ const Symbol = "nvmlDeviceGetProcessUtilization"
 // process worked. It is by PID in our PID namespace, and has those that worked at
 // all. It returns the time stamp to ask with the next time, so that no sample counts twice.
 func OfProcesses(device nvml.Device, seen uint64) (map[int]int, uint64, error) {
-	all, r := device.GetProcessUtilization(seen)
-	// Nobody has worked; or one more began between the two calls that this is.
+	all, r := samples(device, seen)
+	// Nobody has worked; or one more began between the two calls that samples is.
 	if errors.Is(r, nvml.ERROR_NOT_FOUND) || errors.Is(r, nvml.ERROR_INSUFFICIENT_SIZE) {
 		return nil, seen, nil
 	}
@@ -34,4 +35,20 @@ func OfProcesses(device nvml.Device, seen uint64) (map[int]int, uint64, error) {
 		}
 	}
 	return busy, last, nil
+}
+
+// samples asks NVML for the count and then for that many samples. Where one more process
+// has begun between the two, go-nvml (0.13.4-0) slices beyond its array and panics: that
+// is NVML's own answer, ERROR_INSUFFICIENT_SIZE.
+func samples(device nvml.Device, seen uint64) (all []nvml.ProcessUtilizationSample, r nvml.Return) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case runtime.Error:
+			all, r = nil, nvml.ERROR_INSUFFICIENT_SIZE
+		default:
+			panic(p)
+		}
+	}()
+	return device.GetProcessUtilization(seen)
 }
