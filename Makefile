@@ -239,7 +239,7 @@ generate: ## CRD and deepcopy from api/, plain manifests from the chart, the tab
 	go tool controller-gen object paths=./api/...
 	go tool controller-gen crd paths=./api/... output:crd:dir=deploy/chart/files/crds
 	deploy/render.sh deploy/manifests
-	CGO_ENABLED=0 go run ./docs/reference/gen docs/reference/*.md
+	CGO_ENABLED=0 go run ./docs/reference/gen docs/troubleshooting.md docs/reference/*.md
 
 # The folders whose comments and messages follow the rules in test/words/styles. Vale's parsers
 # of programming languages, which are C, are not used: they are compiled without optimization.

@@ -22,6 +22,7 @@ import (
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/allocator/scheduling/reservation"
@@ -192,7 +193,7 @@ func bump(l *v1alpha1.SliceLedger) {
 func decide(ctx context.Context, a *Allocator, pod scheduling.Request) (*binding.Assignment, error) {
 	chosen, why, err := a.scheduler.Schedule(ctx, pod)
 	if why != nil && !why.Known {
-		a.queue.MarkUnschedulable([]*corev1.Pod{pod.Pod}, why.Refused(), why.Cause(), why.String())
+		a.queue.MarkUnschedulable([]*corev1.Pod{pod.Pod}, why.Refused > 0, notify.Why{Cause: why.Cause(), Key: why.Key(), Text: why.String()})
 	}
 	return chosen, err
 }

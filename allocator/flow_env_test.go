@@ -84,7 +84,7 @@ func TestGatesAndFilters(t *testing.T) {
 	// Invariant 7: the scheduler would refuse the node; the pod is not pinned, and
 	// goes when the node changes.
 	s.addPod("picky", objects.Share(10, 100), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })
-	s.awaitEvent("picky", notify.ReasonWaiting, "1 node(s) have the devices, but the scheduler would refuse them: 1 node(s) didn't match Pod's node affinity/selector")
+	s.awaitEvent("picky", notify.ReasonWaiting, "1 node(s) have the devices, but the scheduler would refuse them: 1 node(s) didn't match node selector disk=ssd")
 	if p := s.pod("picky"); !podstate.Gated(p) || p.Spec.Affinity != nil {
 		t.Errorf("Invariant 7: pinned to a node that the scheduler refuses: %+v", p.Spec)
 	}

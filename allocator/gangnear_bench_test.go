@@ -12,6 +12,7 @@ import (
 
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/test/objects"
@@ -77,7 +78,7 @@ func BenchmarkGangWaits(b *testing.B) {
 						b.Fatal(miss, err)
 					}
 					if !miss.Why.Known {
-						a.queue.MarkUnschedulable(pods, miss.Why.Refused(), "gang "+miss.Why.Cause(), miss.Why.String())
+						a.queue.MarkUnschedulable(pods, miss.Why.Refused > 0, notify.Why{Cause: miss.Why.Cause(), Key: "gang " + miss.Why.Key(), Text: miss.Why.String()})
 					}
 					// The first look tells why, the others find that it is so still.
 					if i > 0 {

@@ -134,7 +134,7 @@ func TestGroupWithinOneRack(t *testing.T) {
 		s.add("m0", 10, 100, memberOf("g"), objects.OnNode("n7"))
 		s.add("m1", 10, 100, memberOf("g"), objects.OnNode("n7"))
 		s.work()
-		if sent := strings.Join(s.newEvents(), "\n"); strings.Contains(sent, "no node that takes slices has label") || !strings.Contains(sent, "didn't match Pod's node affinity/selector") {
+		if sent := strings.Join(s.newEvents(), "\n"); strings.Contains(sent, "no node that takes slices has label") || !strings.Contains(sent, "didn't match node selector kubernetes.io/hostname=n7") {
 			t.Errorf("events %q", sent)
 		}
 	})

@@ -143,5 +143,5 @@ func TestHostileOwnerThatSelectsNothing(t *testing.T) {
 		s.pass(queue.FlushAfter)
 	}
 	s.reserved("next")
-	s.says(notify.ReasonUnreserved + " room is reserved for it no longer: the scheduler would refuse the pod on node n0: node(s) didn't match Pod's node affinity/selector")
+	s.says(notify.ReasonUnreserved + " room is reserved for it no longer: the scheduler would refuse the pod on node n0: node(s) didn't match node selector zone=none")
 }

@@ -12,8 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,16 +25,18 @@ import (
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/state/agents"
 	"vernier.dev/vernier/api/access"
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // servePage puts the page on the manager, at an address. Every replica serves it,
 // from its own caches.
-func servePage(mgr manager.Manager, kube kubernetes.Interface, pods corelisters.PodLister, agents *agents.Agents, address string) error {
+func servePage(mgr manager.Manager, kube kubernetes.Interface, core coreinformers.Interface, known *classes.Set, agents *agents.Agents, address string) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("the page: %w; set --page-bind-address", err)
 	}
+	pods, nodes := core.Pods().Lister(), core.Nodes().Lister()
 	said := &verdicts{api: kube.CoreV1().RESTClient()}
 	uses := usage.New(kube.CoreV1().ServiceAccounts(v1alpha1.SystemNamespace), agents.Metrics, clock.RealClock{})
 	p := page.New(page.Sources{
@@ -48,10 +50,15 @@ func servePage(mgr manager.Manager, kube kubernetes.Interface, pods corelisters.
 			}
 			return all, err
 		},
-		Gated:  func() ([]*corev1.Pod, error) { return pods.List(labels.Everything()) },
-		Pod:    func(namespace, name string) (*corev1.Pod, error) { return pods.Pods(namespace).Get(name) },
-		Events: said.read,
-		Uses:   uses.Of,
+		Gated: func() ([]*corev1.Pod, error) { return pods.List(labels.Everything()) },
+		Pod:   func(namespace, name string) (*corev1.Pod, error) { return pods.Pods(namespace).Get(name) },
+		Node: func(name string) *corev1.Node {
+			node, _ := nodes.Get(name) // or there is none
+			return node
+		},
+		Classes: known,
+		Events:  said.read,
+		Uses:    uses.Of,
 	}, page.Accesses{
 		Ledgers: access.Ledgers(kube.AuthenticationV1(), kube.AuthorizationV1()),
 		Use:     access.Use(kube.AuthenticationV1(), kube.AuthorizationV1()),

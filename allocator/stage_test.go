@@ -126,7 +126,7 @@ func (s *stage) slow(each time.Duration) {
 func (s *stage) newEvents() []string {
 	var events []string
 	for len(s.events.Events) > 0 {
-		events = append(events, <-s.events.Events)
+		events = append(events, objects.EventText(<-s.events.Events))
 	}
 	written := &corev1.EventList{}
 	s.must(s.api.List(s.t.Context(), written))

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -134,7 +135,7 @@ func TestPlacedIsToldWhoWaited(t *testing.T) {
 		events := record.NewFakeRecorder(10)
 		f.Notify.Events = events
 		if waited {
-			f.Queue.MarkUnschedulable([]*corev1.Pod{f.Cache.Current(p)}, false, "full", "no GPU")
+			f.Queue.MarkUnschedulable([]*corev1.Pod{f.Cache.Current(p)}, false, notify.Why{Key: "full", Text: "no GPU"})
 			<-events.Events
 		}
 		f.must(f.Ungate(t.Context(), f.Cache.Current(p), "n"))

@@ -188,7 +188,7 @@ func (s Sources) read(ctx context.Context, choice Choice, sees bool) (*Fleet, er
 	if sees {
 		s.use(ctx, f.Nodes)
 	}
-	if f.Waiting, err = s.waiting(ctx); err != nil {
+	if f.Waiting, err = s.waiting(ctx, ledgers); err != nil {
 		return nil, err
 	}
 	for _, n := range f.Nodes {

@@ -23,6 +23,7 @@ import (
 	"vernier.dev/vernier/allocator/page/usage"
 	"vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/access"
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -59,6 +60,7 @@ func grant(l *v1alpha1.SliceLedger, gpu int, owner string, core v1alpha1.Percent
 func gated(name string, since time.Time, others ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(since)}}
 	p.Annotations = map[string]string{v1alpha1.AnnotationShares: `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":30,"memPercent":30}}}`}
+	p.Spec.Containers = []corev1.Container{{Name: "main"}}
 	for _, g := range append(others, v1alpha1.Gate) {
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: g})
 	}
@@ -66,7 +68,7 @@ func gated(name string, since time.Time, others ...string) *corev1.Pod {
 }
 
 func event(pod, message string, at time.Time) corev1.Event {
-	return corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "team"}, InvolvedObject: corev1.ObjectReference{Name: pod, UID: types.UID(pod)}, Message: message, LastTimestamp: metav1.NewTime(at)}
+	return corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Annotations: map[string]string{cause.Annotation: string(cause.WaitsForPod)}}, InvolvedObject: corev1.ObjectReference{Name: pod, UID: types.UID(pod)}, Message: message, LastTimestamp: metav1.NewTime(at)}
 }
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
@@ -78,6 +80,7 @@ func sources(ledgers ...*v1alpha1.SliceLedger) Sources {
 			return []*corev1.Pod{gated("late", noon.Add(time.Hour)), gated("early", noon), gated("queued", noon, "queue.example/hold"), {}}, nil
 		},
 		Pod:  func(_, name string) (*corev1.Pod, error) { return nil, errors.New("no " + name) },
+		Node: func(string) *corev1.Node { return nil },
 		Uses: func(context.Context, []string) map[string]usage.Reading { return nil },
 		Events: func(context.Context) ([]corev1.Event, error) {
 			return []corev1.Event{event("early", "needs <b>30</b> core", noon.Add(2*time.Minute)), event("early", "old words", noon.Add(time.Minute))}, nil
@@ -181,8 +184,8 @@ func TestPage(t *testing.T) {
 	text := w.Body.String()
 	for _, want := range []string{
 		"team/train", "other/infer", "<b>30</b> of 100 %", "<b>750</b> of 1000 MiB", "Free: 70 % and 250 MiB", "Xid 79", "cordoned: fans to be replaced",
-		"Nothing is granted here: no driver", "missing GPU", "needs &lt;b&gt;30&lt;/b&gt; core", "the other gates are removed: queue.example/hold",
-		"no event about it (events expire): <code>kubectl vernier why late -n team</code>", "width:25.00%", "<dt>GPUs</dt><dd>4</dd>", "<dt>out of service</dt><dd>3</dd>", "<dt>waiting pods</dt><dd>3</dd>", "Waiting pods</h2>", "<button>Sign out</button>",
+		"Nothing is granted here: no driver", "missing GPU", "needs &lt;b&gt;30&lt;/b&gt; core <small>(event of <time datetime=\"2026-05-04T12:02:00Z\">May 4 12:02:00</time>)</small>", "it waits for other gates first: queue.example/hold",
+		"container main needs 30 % compute and 300 MiB on one GPU; nearest: gpu-1 GPU 0 has 70 % and 250 MiB free; 1 node(s) grant nothing now, such as gpu-2: no driver", "width:25.00%", "<dt>GPUs</dt><dd>4</dd>", "<dt>out of service</dt><dd>3</dd>", "<dt>waiting pods</dt><dd>3</dd>", "Waiting pods</h2>", "<button>Sign out</button>",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q", want)
@@ -247,10 +250,10 @@ func TestReservedRoom(t *testing.T) {
 	text := ask(newPage(s, keys{}), http.MethodGet, "/", "good", nil).Body.String()
 	const until = `, until about <time datetime="2026-05-04T12:00:40Z">May 4 12:00:40</time> UTC</strong>`
 	for want, times := range map[string]int{
-		"<td><strong>" + room + until + " needs &lt;100&gt; %</td>":                     1,
-		"<td><strong>reserved on node gpu-1 GPU 2, which is being freed</strong> </td>": 1,
-		"GPU 0 <strong>reserved for team deployment/web" + until:                        1,
-		"GPU 2 <strong>reserved for team pod/alone</strong>":                            1,
+		"<td><strong>" + room + until + " needs &lt;100&gt; % <small>(event of <time datetime=\"2026-05-04T12:01:00Z\">May 4 12:01:00</time>)</small></td>": 1,
+		"<td><strong>reserved on node gpu-1 GPU 2, which is being freed</strong> there is room: the allocator has not said anything of it yet</td>":         1,
+		"GPU 0 <strong>reserved for team deployment/web" + until: 1,
+		"GPU 2 <strong>reserved for team pod/alone</strong>":     1,
 		"reserved for": 2,
 	} {
 		if got := strings.Count(text, want); got != times {

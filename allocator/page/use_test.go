@@ -143,7 +143,7 @@ func TestWorkloads(t *testing.T) {
 	events[7].Message = "another reason"
 	s.Gated = func() ([]*corev1.Pod, error) { return waiting, nil }
 	s.Events = func(context.Context) ([]corev1.Event, error) { return events, nil }
-	w, err := s.waiting(t.Context())
+	w, err := s.waiting(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/allocator/page/usage"
+	"vernier.dev/vernier/allocator/state/diagnosis"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -23,6 +25,9 @@ type Sources struct {
 	Gated func() ([]*corev1.Pod, error)
 	// Pod is one by its name.
 	Pod func(namespace, name string) (*corev1.Pod, error)
+	// Node is one by its name, nil for one that is not known. Classes are the GPUClasses.
+	Node    func(name string) *corev1.Node
+	Classes *classes.Set
 	// Events are the allocators' on pods.
 	Events func(context.Context) ([]corev1.Event, error)
 	// Uses is what is known of the containers' use on nodes. It does not wait for what isn't.
@@ -55,7 +60,7 @@ type Queued struct {
 	Pods     int
 }
 
-func (s Sources) waiting(ctx context.Context) (Waiting, error) {
+func (s Sources) waiting(ctx context.Context, ledgers []*v1alpha1.SliceLedger) (Waiting, error) {
 	pods, err := s.Gated()
 	if err != nil {
 		return Waiting{}, fmt.Errorf("reading the pods: %w", err)
@@ -71,23 +76,30 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 	if err != nil {
 		return w, fmt.Errorf("reading the events: %w", err)
 	}
-	said := view.SaidIn(events)
+	picture := diagnosis.Picture{Ledgers: ledgers, Node: s.Node, Classes: s.Classes, Said: view.SaidIn(events), Owners: map[view.GPUOf][]string{}}
 	slices.SortFunc(pods, podstate.ByAge)
+	for _, p := range pods {
+		w.keep(workload{p.Namespace, view.WorkloadOf(p)}, picture.Said.Reserved(p))
+	}
+	for gpu, kept := range w.reserved {
+		for _, k := range kept {
+			picture.Owners[gpu] = append(picture.Owners[gpu], k.Namespace+"/"+k.Workload)
+		}
+	}
 	type key struct {
 		workload
 		said string
 	}
 	at := map[key]int{}
 	for _, p := range pods {
-		k := key{workload{p.Namespace, view.WorkloadOf(p)}, said.Text(p)}
-		w.keep(k.workload, said.Reserved(p))
+		k := key{workload{p.Namespace, view.WorkloadOf(p)}, picture.Said.Text(p)}
 		i, is := at[k]
 		if !is {
 			if len(w.Queue) == waitingShown {
 				continue
 			}
 			i, at[k] = len(w.Queue), len(w.Queue)
-			w.Queue = append(w.Queue, Queued{WaitingPod: view.WaitingPodOf(p, said), Workload: k.name})
+			w.Queue = append(w.Queue, Queued{WaitingPod: picture.Waiting(p), Workload: k.name})
 		}
 		w.Queue[i].Pods++
 		w.Shown++

@@ -157,7 +157,7 @@ func TestExplain(t *testing.T) {
 		want   string
 	}{
 		{"one device", demand(ctr("train", App, 1, 30, 20480)), nodes,
-			"container train needs 30 % compute and 20,480 MiB on one GPU; " + NearestRoom + "gpu-2 GPU 1 has 25 % and 40,960 MiB free"},
+			"container train needs 30 % compute and 20,480 MiB on one GPU; nearest: gpu-2 GPU 1 has 25 % and 40,960 MiB free"},
 		{"percent on the device that comes closest",
 			demand(Container{Name: "train", Share: v1alpha1.Share{GPUs: 1, Core: 30, MemPercent: 25}}), nodes,
 			"container train needs 30 % compute and 20,480 MiB on one GPU; nearest: gpu-2 GPU 1 has 25 % and 40,960 MiB free"},

@@ -59,3 +59,18 @@ func (n *Node) Holds(plan *Plan) bool {
 	}
 	return true
 }
+
+// unreserved is the node as it would be without what is reserved on it; nil where nothing is.
+// Places of a device in MIG mode stay taken.
+func (n *Node) unreserved() *Node {
+	if !slices.ContainsFunc(n.Devices, func(d Device) bool { return d.ReservedCore > 0 || d.ReservedMem > 0 }) {
+		return nil
+	}
+	open := &Node{Name: n.Name, Devices: slices.Clone(n.Devices)}
+	for i := range open.Devices {
+		d := &open.Devices[i]
+		d.SetFree(d.Free().Plus(Amount{Core: d.ReservedCore, Mem: d.ReservedMem}))
+		d.ReservedCore, d.ReservedMem = 0, 0
+	}
+	return open
+}

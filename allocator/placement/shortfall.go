@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -49,12 +50,18 @@ type Shortfall struct {
 	Annotations            []string
 	Excluded               Device
 	ExcludedOn, ExcludedBy string
+	// Reserved: a node would do but for what is reserved for others there.
+	Reserved bool
 }
 
 // Explain finds what keeps the demand from fitting on the nodes. It is the largest
 // container that fits nowhere, and the node and device that come closest to it.
 func Explain(demand *Demand, nodes []*Node) (s Shortfall) {
 	s.exclude(demand, nodes)
+	s.Reserved = slices.ContainsFunc(nodes, func(n *Node) bool {
+		open := n.unreserved()
+		return open != nil && Fits(demand, open)
+	})
 	for _, n := range nodes {
 		s.Devices += len(n.Devices)
 		for d := range n.Devices {
@@ -308,56 +315,72 @@ func (s *Shortfall) together(demand *Demand, nodes []*Node) {
 	}
 }
 
-// String is the explanation for people.
-func (s Shortfall) String() string {
-	if s.ExcludedBy == "" || s.Allowed == 0 {
-		return s.lacks()
-	}
-	return fmt.Sprintf("%s; %s GPU %d has room and is excluded by %s", s.lacks(), s.ExcludedOn, s.Excluded.Index, s.ExcludedBy)
+// Cause is what kind of thing is missing.
+func (s Shortfall) Cause() cause.Cause {
+	of, _ := s.explain()
+	return of
 }
 
-func (s Shortfall) lacks() string {
+// String is the explanation for people.
+func (s Shortfall) String() string {
+	_, text := s.explain()
+	return text
+}
+
+func (s Shortfall) explain() (cause.Cause, string) {
+	of, text := s.lacks()
+	if s.ExcludedBy == "" || s.Allowed == 0 {
+		return of, text
+	}
+	return cause.Excluded, fmt.Sprintf("%s; %s GPU %d has room and is excluded by %s", text, s.ExcludedOn, s.Excluded.Index, s.ExcludedBy)
+}
+
+func (s Shortfall) lacks() (cause.Cause, string) {
 	needs, container := v1alpha1.AmountsText(s.Core, s.Mem), "container "+s.Container
 	if s.Class != nil {
 		container += " of GPUClass " + s.Class.Class
 	}
+	short := cause.Insufficient
+	if s.Reserved {
+		short = cause.Reserved
+	}
 	switch {
 	case s.Devices == 0:
-		return "no node has a GPU that takes slices"
+		return cause.NoGPU, "no node has a GPU that takes slices"
 	case s.Allowed == 0 && s.Class != nil:
-		return fmt.Sprintf("%s: none of the %d GPUs is of the class's models (%s) and allowed by the pod's annotations: %s",
+		return cause.NoGPUOfClass, fmt.Sprintf("%s: none of the %d GPUs is of the class's models (%s) and allowed by the pod's annotations: %s",
 			container, s.Devices, s.Class.Models, v1alpha1.ModelsText(s.Models))
 	case s.Allowed == 0:
-		return fmt.Sprintf("none of the %d GPUs is allowed by the pod's %s: %s",
+		return cause.NotAllowed, fmt.Sprintf("none of the %d GPUs is allowed by the pod's %s: %s",
 			s.Devices, strings.Join(s.Annotations, " and "), v1alpha1.ModelsText(s.Models))
 	case s.Topology != "" && len(s.Near) == 0:
-		return fmt.Sprintf("the pod needs %s, as %s says, and no node's driver reports any that it may use", s.Topology.Text(), v1alpha1.AnnotationTopology)
+		return cause.Topology, fmt.Sprintf("the pod needs %s, as %s says, and no node's driver reports any that it may use", s.Topology.Text(), v1alpha1.AnnotationTopology)
 	case s.Topology != "" && s.Enough >= s.GPUs:
-		return fmt.Sprintf("the containers together need %s, as %s says, and fit on a node otherwise; nearest: %s",
+		return cause.Topology, fmt.Sprintf("the containers together need %s, as %s says, and fit on a node otherwise; nearest: %s",
 			s.Topology.Text(), v1alpha1.AnnotationTopology, s.nearest())
 	case s.Topology != "":
-		return fmt.Sprintf("container %s needs %s on each of %d %s, as %s says; nearest: the largest set with room is %d of %d on %s",
+		return cause.Topology, fmt.Sprintf("container %s needs %s on each of %d %s, as %s says; nearest: the largest set with room is %d of %d on %s",
 			s.Container, needs, s.GPUs, s.Topology.Text(), v1alpha1.AnnotationTopology, s.Enough, s.GPUs, s.nearest())
 	case s.SameGPU && s.Mem > s.Largest.Mem:
-		return fmt.Sprintf("the containers need %s on one GPU together, as %s says, and none has so much: the largest is %s GPU %d with %s",
+		return cause.TooLarge, fmt.Sprintf("the containers need %s on one GPU together, as %s says, and none has so much: the largest is %s GPU %d with %s",
 			needs, v1alpha1.AnnotationSameGPU, s.LargestOn, s.Largest.Index, s.Largest.Mem.Text())
 	case s.SameGPU:
-		return fmt.Sprintf("the containers need %s on one GPU together, as %s says, and each fits alone; nearest: %s GPU %d has %s",
+		return short, fmt.Sprintf("the containers need %s on one GPU together, as %s says, and each fits alone; nearest: %s GPU %d has %s",
 			needs, v1alpha1.AnnotationSameGPU, s.Node, s.Best.Index, s.best())
 	case s.Container == "":
-		return fmt.Sprintf("the containers together need %s on one node, and each fits alone; nearest: %s has %s on its GPUs together",
+		return short, fmt.Sprintf("the containers together need %s on one node, and each fits alone; nearest: %s has %s on its GPUs together",
 			needs, s.Node, free(&s.Best))
 	case s.Mem > s.Largest.Mem:
-		return fmt.Sprintf("%s needs %s of a GPU, and none has so much: the largest is %s GPU %d with %s", container, needs, s.LargestOn, s.Largest.Index, s.Largest.Mem.Text())
+		return cause.TooLarge, fmt.Sprintf("%s needs %s of a GPU, and none has so much: the largest is %s GPU %d with %s", container, needs, s.LargestOn, s.Largest.Index, s.Largest.Mem.Text())
 	}
 	if s.GPUs > 1 {
 		text := fmt.Sprintf("%s needs %s on each of %d GPUs of one node; nearest: %s has room on %d", container, needs, s.GPUs, s.Node, s.Enough)
 		if s.Best.UUID == "" {
-			return text + ", and no other that the pod may use"
+			return short, text + ", and no other that the pod may use"
 		}
-		return fmt.Sprintf("%s; the next, GPU %d, has %s", text, s.Best.Index, s.best())
+		return short, fmt.Sprintf("%s; the next, GPU %d, has %s", text, s.Best.Index, s.best())
 	}
-	return fmt.Sprintf("%s needs %s on one GPU; nearest: %s GPU %d has %s", container, needs, s.Node, s.Best.Index, s.best())
+	return short, fmt.Sprintf("%s needs %s on one GPU; nearest: %s GPU %d has %s", container, needs, s.Node, s.Best.Index, s.best())
 }
 
 // nearest names the set of devices that comes closest.
@@ -377,18 +400,11 @@ func (s Shortfall) best() string {
 	return has + s.mode()
 }
 
-// ReservedRoom is how an explanation calls room that is kept from the pod, and NearestRoom stands
-// before the room that comes closest.
-const (
-	ReservedRoom = "reserved for others"
-	NearestRoom  = "nearest: "
-)
-
 // free is what a device has free, as others see it who don't know of reservations.
 func free(d *Device) string {
 	text := fmt.Sprintf("%d %% and %s free", d.FreeCore+d.ReservedCore, (d.FreeMem + d.ReservedMem).Text())
 	if d.ReservedCore > 0 || d.ReservedMem > 0 {
-		text += fmt.Sprintf(", of which %d %% and %s are %s", d.ReservedCore, d.ReservedMem.Text(), ReservedRoom)
+		text += fmt.Sprintf(", of which %d %% and %s are reserved for others", d.ReservedCore, d.ReservedMem.Text())
 	}
 	return text
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -46,7 +47,7 @@ func TestHostilePriorityClass(t *testing.T) {
 			if tt.allowed {
 				f.known.Priorities.SetNamespace("a", map[string]string{v1alpha1.LabelPriorityClassPrefix + "production": v1alpha1.LabelPriorityClassEnabled})
 			}
-			f.queue.MarkUnschedulable([]*corev1.Pod{w.Pods[0].Pod}, false, "short", "why")
+			f.queue.MarkUnschedulable([]*corev1.Pod{w.Pods[0].Pod}, false, notify.Why{Key: "short", Text: "why"})
 			if got := fmt.Sprint(f.preempt(w)); got != tt.want {
 				t.Errorf("evicted %s, want %s", got, tt.want)
 			}

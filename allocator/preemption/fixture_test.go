@@ -228,7 +228,7 @@ func (f *fixture) gone(p *corev1.Pod, node string) {
 // told is the last event since the last call.
 func (f *fixture) newEvents() (last string) {
 	for len(f.events.Events) > 0 {
-		last = <-f.events.Events
+		last = objects.EventText(<-f.events.Events)
 	}
 	return last
 }

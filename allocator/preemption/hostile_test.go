@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/allocator/scheduling/backfill"
@@ -216,7 +217,7 @@ func TestHostileVictimsThatStay(t *testing.T) {
 				if namespace != "ns" {
 					want = tt.foreign
 				}
-				f.queue.MarkUnschedulable(podsOf(w), false, "short", "short")
+				f.queue.MarkUnschedulable(podsOf(w), false, notify.Why{Key: "short", Text: "short"})
 				if got := f.preempt(w); len(got) > 0 || f.reserved(w) != "" {
 					t.Fatalf("evicted %v, reserved %s", got, f.reserved(w))
 				}
@@ -245,7 +246,7 @@ func TestBarringCounts(t *testing.T) {
 	}
 	f.deletedFor(f.run(holder("late", 10, 1), "n", 0), -LeaveLate)
 	w := f.waiter(holder("urgent", v1alpha1.WholeGPU, 10))
-	f.queue.MarkUnschedulable(podsOf(w), false, "short", "short")
+	f.queue.MarkUnschedulable(podsOf(w), false, notify.Why{Key: "short", Text: "short"})
 	f.preempt(w)
 	const want = "3 pod(s) of lower priority would make room and cannot leave: " +
 		"2: PodDisruptionBudget b allows 1 evictions now, needs 0 healthy pods and has 0, 1: pod late is being deleted, and has not ended 30s after its grace period"
@@ -352,7 +353,7 @@ func TestHostileImageThatNeverComes(t *testing.T) {
 				p = f.set(p)
 			}
 			second := f.waiter(holder("second", 60, 10, made("rs"), func(p *corev1.Pod) { p.Namespace = tt.after }))
-			f.queue.MarkUnschedulable(podsOf(second), false, "short", "short")
+			f.queue.MarkUnschedulable(podsOf(second), false, notify.Why{Key: "short", Text: "short"})
 			f.newEvents()
 			if got := fmt.Sprint(f.preempt(second)); got != tt.want {
 				t.Errorf("evicted %s for the next of its controller, want %s", got, tt.want)
@@ -414,7 +415,7 @@ func TestHostileSelectorThatChanges(t *testing.T) {
 	if got := recheck(changed); got != "" {
 		t.Errorf("still reserved: %s", got)
 	}
-	if sent := f.newEvents(); sent != "Normal VernierUnreserved room is reserved for it no longer: the scheduler would refuse the pod on node n: node(s) didn't match Pod's node affinity/selector" {
+	if sent := f.newEvents(); sent != "Normal VernierUnreserved room is reserved for it no longer: the scheduler would refuse the pod on node n: node(s) didn't match node selector zone=none" {
 		t.Errorf("events %q", sent)
 	}
 	if got := f.reserveHeads(changed); slices.Contains(got, "head") || got[0] != "" {

@@ -13,6 +13,7 @@ import (
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/podrequest"
 )
 
@@ -137,8 +138,8 @@ func (q *Queue) Blocked(pods ...*corev1.Pod) bool {
 		for _, p := range pods {
 			q.startWait(p, first)
 		}
-		q.markElsewhere(pods, notify.ReasonWaiting, "order", fmt.Sprintf(
-			"waits for %s to bind: their affinity, spread, volumes or resource claims depend on the order", name))
+		q.markElsewhere(pods, notify.ReasonWaiting, notify.Why{Cause: cause.WaitsForPod, Key: "order", Text: fmt.Sprintf(
+			"waits for %s to bind: their affinity, spread, volumes or resource claims depend on the order", name)})
 		q.addAfter(q.itemOf(pod), q.order.waits[pod.UID].left(foreign))
 		return true
 	}

@@ -104,9 +104,9 @@ func TestMoveToActive(t *testing.T) {
 	q := newQueue(t)
 	refused, short, elsewhere := q.add("refused"), q.add("short"), q.add("elsewhere")
 	q.pop()
-	q.MarkUnschedulable([]*corev1.Pod{refused}, true, "refused", "why")
-	q.MarkUnschedulable([]*corev1.Pod{short}, false, "short", "why")
-	q.MarkElsewhere([]*corev1.Pod{elsewhere}, notify.ReasonWaiting, "gang", "why")
+	q.MarkUnschedulable([]*corev1.Pod{refused}, true, notify.Why{Key: "refused", Text: "why"})
+	q.MarkUnschedulable([]*corev1.Pod{short}, false, notify.Why{Key: "short", Text: "why"})
+	q.MarkElsewhere([]*corev1.Pod{elsewhere}, notify.ReasonWaiting, notify.Why{Key: "gang", Text: "why"})
 	q.MarkInvalid(q.add("invalid"), errors.New("wrong"))
 	q.pop()
 	if got := fmt.Sprint(q.Waiting()); got != "map[devices:1 invalid:1 others:1 scheduler:1]" {
@@ -125,7 +125,7 @@ func TestMoveToActive(t *testing.T) {
 	late := q.add("late")
 	items, _ := q.Pop(1)
 	q.MoveToActive(cache.OnAll) // the decision on it may be under way
-	q.MarkUnschedulable([]*corev1.Pod{late}, false, "short", "why")
+	q.MarkUnschedulable([]*corev1.Pod{late}, false, notify.Why{Key: "short", Text: "why"})
 	q.Done(items[0], nil)
 	if got := q.pop(); got != "late" {
 		t.Errorf("due: %q: what changed while it was in flight is missed", got)
@@ -138,8 +138,8 @@ func TestFlush(t *testing.T) {
 	q := newQueue(t)
 	short, elsewhere := q.add("short"), q.add("elsewhere")
 	q.pop()
-	q.MarkUnschedulable([]*corev1.Pod{short}, false, "short", "why")
-	q.MarkElsewhere([]*corev1.Pod{elsewhere}, notify.ReasonWaiting, "gang", "why")
+	q.MarkUnschedulable([]*corev1.Pod{short}, false, notify.Why{Key: "short", Text: "why"})
+	q.MarkElsewhere([]*corev1.Pod{elsewhere}, notify.ReasonWaiting, notify.Why{Key: "gang", Text: "why"})
 	before := q.Classes.Time()
 	if q.ActivatePending(Item{move: onFlush}); q.pop() != "elsewhere short" || q.Classes.Time() == before {
 		t.Error("not all that waits is looked at, or what they lack is not found out again")
@@ -189,7 +189,7 @@ func TestDelete(t *testing.T) {
 		t.Fatal("does not wait for a pod that it selects")
 	}
 	q.gone(p)
-	q.MarkUnschedulable([]*corev1.Pod{p}, false, "short", "why")
+	q.MarkUnschedulable([]*corev1.Pod{p}, false, notify.Why{Key: "short", Text: "why"})
 	q.gone(first)
 	if n := len(q.unschedulable) + len(q.order.unbound) + len(q.order.constrained) + len(q.order.blockedBy) + len(q.order.waits); n > 0 {
 		t.Errorf("%d entries are kept", n)
@@ -278,7 +278,7 @@ func TestPopDue(t *testing.T) {
 	}
 	waits := q.add("waits")
 	q.pop()
-	q.MarkUnschedulable([]*corev1.Pod{waits}, false, "short", "why")
+	q.MarkUnschedulable([]*corev1.Pod{waits}, false, notify.Why{Key: "short", Text: "why"})
 	q.add("a")
 	q.MoveToActive(cache.OnAll)
 	q.add("b")
@@ -308,12 +308,14 @@ func TestMoveElsewhere(t *testing.T) {
 	if q.MoveElsewhere(); q.work.Len() > 0 {
 		t.Error("moves although no pod waits")
 	}
-	wait := func(p *corev1.Pod) { q.MarkElsewhere([]*corev1.Pod{p}, notify.ReasonWaiting, "no class", "why") }
+	wait := func(p *corev1.Pod) {
+		q.MarkElsewhere([]*corev1.Pod{p}, notify.ReasonWaiting, notify.Why{Key: "no class", Text: "why"})
+	}
 	wait(q.add("0", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(q.clock.Now().Add(time.Hour)) }))
 	wait(q.add("b"))
 	wait(q.add("a"))
 	wait(q.add("first", objects.Priority(1)))
-	q.MarkUnschedulable([]*corev1.Pod{q.add("short")}, true, "short", "why")
+	q.MarkUnschedulable([]*corev1.Pod{q.add("short")}, true, notify.Why{Key: "short", Text: "why"})
 	q.pop()
 	if q.MoveElsewhere(); q.pop() != "first a b 0" {
 		t.Error("not by priority and age")
@@ -335,7 +337,7 @@ func TestMovePending(t *testing.T) {
 	const waiting = 3 * MaxMoves
 	for i := range waiting {
 		p := q.add(fmt.Sprintf("p%03d", i), objects.Priority(int32(i)))
-		q.MarkUnschedulable([]*corev1.Pod{p}, i%2 == 0, "short", "why")
+		q.MarkUnschedulable([]*corev1.Pod{p}, i%2 == 0, notify.Why{Key: "short", Text: "why"})
 	}
 	q.pop()
 	q.MoveToActive(cache.OnAll)
@@ -377,7 +379,7 @@ func TestMovePending(t *testing.T) {
 func TestMovedOnce(t *testing.T) {
 	q := newQueue(t)
 	for i := range 2 * MaxMoves {
-		q.MarkUnschedulable([]*corev1.Pod{q.add(fmt.Sprintf("p%03d", i))}, false, "short", "why")
+		q.MarkUnschedulable([]*corev1.Pod{q.add(fmt.Sprintf("p%03d", i))}, false, notify.Why{Key: "short", Text: "why"})
 	}
 	all := map[Item]bool{}
 	for range 3 {
@@ -411,10 +413,10 @@ func TestWaitingForRoom(t *testing.T) {
 	young, old := q.add("young", objects.Priority(1), at(20)), q.add("old", objects.Priority(1), at(10))
 	refused := q.add("refused", objects.Priority(3), at(30))
 	members := []*corev1.Pod{q.add("m0", objects.Priority(2), at(15), objects.InGang("g", 2)), q.add("m1", objects.Priority(2), at(5), objects.InGang("g", 2))}
-	q.MarkUnschedulable([]*corev1.Pod{young, old}, false, "short", "why")
-	q.MarkUnschedulable([]*corev1.Pod{refused}, true, "refused", "why")
-	q.MarkUnschedulable(members, false, "gang", "why")
-	q.MarkElsewhere([]*corev1.Pod{q.add("elsewhere", objects.Priority(9), at(1))}, notify.ReasonWaiting, "gang", "why")
+	q.MarkUnschedulable([]*corev1.Pod{young, old}, false, notify.Why{Key: "short", Text: "why"})
+	q.MarkUnschedulable([]*corev1.Pod{refused}, true, notify.Why{Key: "refused", Text: "why"})
+	q.MarkUnschedulable(members, false, notify.Why{Key: "gang", Text: "why"})
+	q.MarkElsewhere([]*corev1.Pod{q.add("elsewhere", objects.Priority(9), at(1))}, notify.ReasonWaiting, notify.Why{Key: "gang", Text: "why"})
 	q.MarkInvalid(q.add("invalid", objects.Priority(9), at(1)), errors.New("wrong"))
 	if got := itemsIn(q.WaitingForRoom()); got != "refused g old young" || q.highest() != 2*3 {
 		t.Errorf("waiting: %q, the highest %d", got, q.highest())
@@ -433,7 +435,7 @@ func TestGangWaitsByItsLowest(t *testing.T) {
 	q := newQueue(t)
 	members := []*corev1.Pod{q.add("m0", objects.Priority(9), objects.InGang("g", 2)), q.add("m1", objects.Priority(0), objects.InGang("g", 2))}
 	p := q.add("p", objects.Priority(1))
-	q.MarkUnschedulable(append(members, p), false, "short", "why")
+	q.MarkUnschedulable(append(members, p), false, notify.Why{Key: "short", Text: "why"})
 	if got := itemsIn(q.WaitingForRoom()); got != "p g" || q.highest() != 2*1 {
 		t.Errorf("waiting: %q, the highest %d", got, q.highest())
 	}
@@ -459,7 +461,7 @@ func TestHostileOwnFirst(t *testing.T) {
 	add := func(name, namespace string, age int64, value int32) {
 		q.MarkUnschedulable([]*corev1.Pod{q.add(name, objects.Priority(value), func(p *corev1.Pod) {
 			p.Namespace, p.CreationTimestamp.Time = namespace, time.Unix(age, 0)
-		})}, false, "short", "why")
+		})}, false, notify.Why{Key: "short", Text: "why"})
 	}
 	add("a-old", "a", 1, 0)
 	add("b-old", "b", 2, 0)

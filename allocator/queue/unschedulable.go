@@ -18,6 +18,7 @@ import (
 	"vernier.dev/vernier/allocator/state/cache"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/allocator/state/priority"
+	"vernier.dev/vernier/api/cause"
 )
 
 // unschedulablePod is why a pod waits and what its owner was sent about it.
@@ -36,29 +37,28 @@ type unschedulablePod struct {
 	// scheduler's filters read can help as well. barred is why some may not be evicted.
 	victims bool
 	barred  string
-	// cause is why it waits, without figures, and since is from when on.
-	cause string
+	// key is why it waits, without figures, and since is from when on.
+	key   string
 	since time.Time
-	// message is the cause with its figures; refills is true where a gang that runs is below its
-	// minimum without the pod.
-	message string
+	// why is what is short, of one that waits for room; refills is true where a gang that runs is
+	// below its minimum without the pod.
+	why     notify.Why
 	refills bool
 	// explain is when that is to be found out again.
 	explain time.Time
 	sent    notify.Notices
 }
 
-// causeInvalid is the cause of a pod that asks for what cannot be.
-const causeInvalid = "invalid"
+// keyInvalid is the key of a pod that asks for what cannot be.
+const keyInvalid = "invalid"
 
 // MarkUnschedulable notes that the pods fit nowhere, and sends their owners why. The refused says
-// that there are devices, on nodes that the scheduler would refuse. The cause is the message
-// without figures: new figures are no news.
-func (q *Queue) MarkUnschedulable(pods []*corev1.Pod, refused bool, cause, message string) {
+// that there are devices, on nodes that the scheduler would refuse. New figures are no news.
+func (q *Queue) MarkUnschedulable(pods []*corev1.Pod, refused bool, why notify.Why) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, pod := range pods {
-		w, known := q.waits(pod, cause)
+		w, known := q.waits(pod, why.Key)
 		if !known {
 			continue
 		}
@@ -66,15 +66,15 @@ func (q *Queue) MarkUnschedulable(pods []*corev1.Pod, refused bool, cause, messa
 		if of := q.itemOf(pod); of.Gang.Name != "" {
 			w.labels = len(q.groups.Gang(of.Gang).Topology) > 0
 		}
-		w.message, w.refills = message, false
+		w.why, w.refills = why, false
 		if g := q.groups.Refills(pod); g != nil {
 			w.refills = true
-			w.message = fmt.Sprintf("%s has %d of %d pods and its missing ones go before others of their priority: %s",
-				g.Name, g.In, g.Least, strings.TrimPrefix(message, g.Name.String()+": "))
+			w.why.Text = fmt.Sprintf("%s has %d of %d pods and its missing ones go before others of their priority: %s",
+				g.Name, g.In, g.Least, strings.TrimPrefix(why.Text, g.Name.String()+": "))
 		}
 		again := notify.RepeatAfter
 		// New figures can wait for the next look, another reason is not to be missed.
-		if due, later := q.sendWaiting(pod, &w); later && !w.sent.LastIs(w.fullCause()) {
+		if due, later := q.sendWaiting(pod, &w); later && !w.sent.LastIs(w.event().Key) {
 			q.addAfter(q.itemOf(pod), due)
 			again = min(again, due)
 		}
@@ -115,23 +115,19 @@ func (q *Queue) NoVictims(pods []*corev1.Pod) {
 
 // sendWaiting sends the pod's owner why it waits for room, as notify.Waiting does.
 func (q *Queue) sendWaiting(pod *corev1.Pod, w *unschedulablePod) (due time.Duration, later bool) {
-	text := w.message
-	if w.barred != "" {
-		text += "; " + w.barred
-	}
-	return q.notify.Waiting(pod, &w.sent, notify.ReasonWaiting, w.fullCause(), text, w.since)
+	return q.notify.Waiting(pod, &w.sent, notify.ReasonWaiting, w.event(), w.since)
 }
 
-// fullCause is the cause of an event on a pod that waits for room.
-func (w *unschedulablePod) fullCause() string {
-	cause := w.cause
+// event is what an event says of a pod that waits for room.
+func (w *unschedulablePod) event() notify.Why {
+	why := w.why
 	if w.barred != "" {
-		cause += ", barred"
+		why.Cause, why.Key, why.Text = cause.EvictionForbidden, why.Key+", barred", why.Text+"; "+w.barred
 	}
 	if w.refills {
-		cause += ", refills"
+		why.Key += ", refills"
 	}
-	return cause
+	return why
 }
 
 // ElsewherePatience is how long a pod may wait for something else than room before its owner
@@ -141,20 +137,20 @@ const ElsewherePatience = 5 * time.Second
 
 // MarkElsewhere notes that the pods wait for something else than room, and sends their owners
 // the event once that has lasted.
-func (q *Queue) MarkElsewhere(pods []*corev1.Pod, reason, cause, message string) {
+func (q *Queue) MarkElsewhere(pods []*corev1.Pod, reason string, why notify.Why) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.markElsewhere(pods, reason, cause, message)
+	q.markElsewhere(pods, reason, why)
 }
 
-func (q *Queue) markElsewhere(pods []*corev1.Pod, reason, cause, message string) {
+func (q *Queue) markElsewhere(pods []*corev1.Pod, reason string, why notify.Why) {
 	for _, pod := range pods {
-		w, known := q.waits(pod, cause)
+		w, known := q.waits(pod, why.Key)
 		if !known {
 			continue
 		}
 		w.elsewhere, w.victims, w.barred = true, false, ""
-		if due, later := q.notify.Waiting(pod, &w.sent, reason, cause, message, w.since.Add(ElsewherePatience)); later {
+		if due, later := q.notify.Waiting(pod, &w.sent, reason, why, w.since.Add(ElsewherePatience)); later {
 			q.addAfter(q.itemOf(pod), due)
 		}
 		q.unschedulable[podstate.KeyOf(pod)] = w
@@ -166,7 +162,7 @@ func (q *Queue) WaitsElsewhere(pod *corev1.Pod) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := q.unschedulable[podstate.KeyOf(pod)]
-	return w.uid == pod.UID && (w.elsewhere || w.cause == causeInvalid)
+	return w.uid == pod.UID && (w.elsewhere || w.key == keyInvalid)
 }
 
 // MarkInvalid notes that a pod can never be placed as it is, and sends its owner why. It stays
@@ -174,26 +170,26 @@ func (q *Queue) WaitsElsewhere(pod *corev1.Pod) bool {
 func (q *Queue) MarkInvalid(pod *corev1.Pod, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	w, known := q.waits(pod, causeInvalid)
+	w, known := q.waits(pod, keyInvalid)
 	if !known {
 		return
 	}
 	w.refused, w.elsewhere = false, false
-	q.notify.Invalid(pod, &w.sent, causeInvalid, err.Error())
+	q.notify.Invalid(pod, &w.sent, notify.Why{Cause: cause.Invalid, Key: keyInvalid, Text: err.Error()})
 	q.unschedulable[podstate.KeyOf(pod)] = w
 }
 
-// waits is what is known of the pod, which waits for the cause; false if it is gone. The cache
+// waits is what is known of the pod, which waits for what the key says; false if it is gone. The cache
 // forgets a pod before Delete does, so that nothing is noted of one that is gone.
-func (q *Queue) waits(pod *corev1.Pod, cause string) (w unschedulablePod, known bool) {
+func (q *Queue) waits(pod *corev1.Pod, key string) (w unschedulablePod, known bool) {
 	if q.cache.Current(pod) == nil {
 		return w, false
 	}
 	if w = q.unschedulable[podstate.KeyOf(pod)]; w.uid != pod.UID {
 		w = unschedulablePod{uid: pod.UID}
 	}
-	if w.cause != cause {
-		w.cause, w.since = cause, q.clock.Now()
+	if w.key != key {
+		w.key, w.since = key, q.clock.Now()
 	}
 	return w, true
 }
@@ -233,7 +229,7 @@ func (q *Queue) Waiting() map[string]int {
 	n := map[string]int{"devices": 0, "scheduler": 0, "invalid": 0, "others": 0}
 	for _, w := range q.unschedulable {
 		switch {
-		case w.cause == causeInvalid:
+		case w.key == keyInvalid:
 			n["invalid"]++
 		case w.elsewhere:
 			n["others"]++
@@ -299,7 +295,7 @@ func (q *Queue) HighestWaiting() (highest int64, within map[string]int32) {
 	done := map[Item]bool{}
 	for key, w := range q.unschedulable {
 		pod := q.cache.Pod(key)
-		if pod == nil || w.elsewhere || w.cause == causeInvalid {
+		if pod == nil || w.elsewhere || w.key == keyInvalid {
 			continue
 		}
 		of := q.itemOf(pod)
@@ -380,7 +376,7 @@ func (q *Queue) WaitingForRoom() (items []Item) {
 	defer q.mu.Unlock()
 	first := map[Item]*corev1.Pod{}
 	for key, w := range q.unschedulable {
-		if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && w.cause != causeInvalid {
+		if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && w.key != keyInvalid {
 			of := q.itemOf(pod)
 			if known := first[of]; known == nil || podstate.ByAge(pod, known) < 0 {
 				first[of] = pod

@@ -16,6 +16,7 @@ import (
 	"vernier.dev/vernier/allocator/scheduling/ranking"
 	"vernier.dev/vernier/allocator/scheduling/reservation"
 	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/diagnosis"
 	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
@@ -65,7 +66,7 @@ func (t *cycle) next(ctx context.Context, pod Request) (*Diagnosis, error) {
 	}
 	// Of pods that ask for the same, one is enough to see that nobody has the devices.
 	if lacks := t.Queue.Classes.Find(t.seen.key + podrequest.EquivalenceClass(pod.Pod)); lacks != nil && len(t.set) == 1 {
-		return &Diagnosis{devices: *lacks, withheld: t.Cache.Index.Withheld()}, nil
+		return &Diagnosis{Diagnosis: diagnosis.Diagnosis{Devices: *lacks, Withheld: t.Cache.Index.Withheld()}}, nil
 	}
 	f, wants := nodeFilter{Scheduler: t.Scheduler, pod: pod.Pod, in: t.in}, pod.wants()
 	if t.leads[pod.Pod.UID] {
@@ -145,9 +146,10 @@ func (t *cycle) explain(ctx context.Context, pod Request, wants *ranking.Ask, f 
 			return nil, t.take(ctx, pod, plan, n, f)
 		}
 	}
-	why := &Diagnosis{refused: f.refused + unasked, unasked: unasked, reasons: f.reasons, devices: placement.Explain(pod.Demand, without), withheld: t.Cache.Index.Withheld()}
-	if len(t.set) == 1 && why.refused == 0 && len(rooms) == known {
-		t.Queue.Classes.Note(t.seen.key+podrequest.EquivalenceClass(pod.Pod), &why.devices, since)
+	why := &Diagnosis{Diagnosis: diagnosis.Diagnosis{Refused: f.refused + unasked, Unasked: unasked, Reasons: f.reasons,
+		Devices: placement.Explain(pod.Demand, without), Withheld: t.Cache.Index.Withheld()}}
+	if len(t.set) == 1 && why.Refused == 0 && len(rooms) == known {
+		t.Queue.Classes.Note(t.seen.key+podrequest.EquivalenceClass(pod.Pod), &why.Devices, since)
 	}
 	return why, nil
 }
@@ -259,7 +261,7 @@ type nodeFilter struct {
 	looked map[string]bool
 	// refused is how many nodes the scheduler would refuse, for reasons.
 	refused int
-	reasons reasons
+	reasons diagnosis.Reasons
 	// avoided is true where a node was left out, since a write of its ledger was refused.
 	avoided bool
 }
@@ -281,7 +283,7 @@ func (f *nodeFilter) accepts(ctx context.Context, node string) (bool, error) {
 		return err == nil, err
 	}
 	f.refused++
-	f.reasons.add(against)
+	f.reasons.Add(against)
 	return false, nil
 }
 
@@ -292,7 +294,7 @@ func (f *nodeFilter) begin(ctx context.Context) error {
 	}
 	cycle, err := f.Filters.Start(ctx, f.pod)
 	if err == nil {
-		f.cycle, f.looked, f.reasons = cycle, map[string]bool{}, reasons{}
+		f.cycle, f.looked, f.reasons = cycle, map[string]bool{}, diagnosis.Reasons{}
 	}
 	return err
 }

@@ -16,7 +16,9 @@ import (
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/state/diagnosis"
 	"vernier.dev/vernier/allocator/state/feasible"
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -24,6 +26,17 @@ import (
 // MaxOrders bounds how often a gang is tried again with the member first that found
 // no place, or without it. Each try costs a decision for every member.
 const MaxOrders = 8
+
+// Diagnosis is why a pod cannot be placed.
+type Diagnosis struct {
+	diagnosis.Diagnosis
+	// Known is true when the set waits already, for the same kind of thing, and it was
+	// found out why a moment ago. Then nothing else is said.
+	Known bool
+	// Avoided is true where a node was left out for a moment, since the API server refused a write
+	// of its ledger. No pod is to leave for this one.
+	Avoided bool
+}
 
 // GangDiagnosis is why a gang cannot be placed.
 type GangDiagnosis struct {
@@ -34,6 +47,14 @@ type GangDiagnosis struct {
 	// Domain is the value of the group's labels on the nodes that this is of, those with most
 	// room. It is empty where the pods may be anywhere.
 	Domain string
+}
+
+// cause of the gang is its member's where no room would help.
+func (m *GangDiagnosis) cause() cause.Cause {
+	if of := m.Why.Cause(); of == cause.NoNodeLabel {
+		return of
+	}
+	return cause.GangNoRoom
 }
 
 // fit chooses for at least need of a gang's members, and for as many more as fit

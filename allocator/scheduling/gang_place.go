@@ -17,6 +17,7 @@ import (
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/podrequest"
 )
 
@@ -52,33 +53,33 @@ func (s *Scheduler) PlaceGang(ctx context.Context, r *binding.Round, name podreq
 	need := g.Missing()
 	switch {
 	case errors.Is(g.Err, podgroup.ErrUnknown):
-		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWaiting, "groups not read", fmt.Sprintf("%s: %v", name, g.Err))
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWaiting, cause.GangUnread, fmt.Sprintf("%s: %v", name, g.Err))
 	case g.Err != nil:
-		return nil, s.holdNothing(ctx, g.Due, notify.ReasonInvalid, g.Err.Error(), g.Err.Error())
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonInvalid, cause.GangInvalid, g.Err.Error())
 	case need > len(g.Due) && g.In > 0 && s.begun(g):
 		need = len(g.Due)
 	case need > len(g.Due):
-		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWaiting, "incomplete", g.Incomplete())
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWaiting, cause.GangIncomplete, g.Incomplete())
 	}
 	if s.Queue.Blocked(g.Due...) {
 		return nil, nil
 	}
 	if refused := s.Binder.Refused(g.Due...); refused != "" {
-		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWriteRefused, "refused write", fmt.Sprintf("%s: %s. %s", name, refused, binding.RetryText))
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWriteRefused, cause.WriteRefused, fmt.Sprintf("%s: %s. %s", name, refused, binding.RetryText))
 	}
 	asks, unfit := s.requests(g.Due)
 	if need > len(asks) {
-		why := "cannot be placed as it is, its own events say why"
+		why, of := "cannot be placed as it is, its own events say why", cause.GangInvalid
 		if errors.Is(unfit.err, placement.ErrNoClass) {
-			why = "waits: " + unfit.err.Error()
+			why, of = "waits: "+unfit.err.Error(), cause.NoClass
 		}
-		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s %s", name, podstate.KeyOf(unfit.pod), why))
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWaiting, of, fmt.Sprintf("%s: pod %s %s", name, podstate.KeyOf(unfit.pod), why))
 	}
 	if errors.Is(unfit.err, placement.ErrNoClass) {
 		s.markInvalid(unfit.pod, unfit.err)
 	}
 	if err := CheckMembers(asks, name.API.Field()); err != nil {
-		return nil, s.holdNothing(ctx, g.Due, notify.ReasonInvalid, "kinds", fmt.Sprintf("%s: %v", name, err))
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonInvalid, cause.GangInvalid, fmt.Sprintf("%s: %v", name, err))
 	}
 	waiter, err := s.placeMembers(ctx, g, asks, need)
 	if errors.Is(err, binding.ErrGone) {
@@ -127,8 +128,12 @@ func (s *Scheduler) requests(pods []*corev1.Pod) (asks []Request, last unfit) {
 }
 
 // holdNothing has a pod, or the members of a gang, wait for something else than room.
-func (s *Scheduler) holdNothing(ctx context.Context, pods []*corev1.Pod, reason, cause, message string) error {
-	s.Queue.MarkElsewhere(pods, reason, cause, message)
+func (s *Scheduler) holdNothing(ctx context.Context, pods []*corev1.Pod, reason string, of cause.Cause, text string) error {
+	key := string(of)
+	if reason == notify.ReasonInvalid {
+		key = text // another text is another mistake
+	}
+	s.Queue.MarkElsewhere(pods, reason, notify.Why{Cause: of, Key: key, Text: text})
 	err := s.giveBack(ctx, pods)
 	if errors.Is(err, binding.ErrGone) {
 		return nil
@@ -146,7 +151,7 @@ func (s *Scheduler) placeMembers(ctx context.Context, g *gang.Gang, asks []Reque
 	if len(rest) > 0 && len(g.Due) < g.Missing() {
 		// They are fewer than must start together. Each would have followed the ungated
 		// members with the slices that it has; that places no other member.
-		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWaiting, "incomplete", g.Incomplete())
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWaiting, cause.GangIncomplete, g.Incomplete())
 	}
 	within := WithinOf(g)
 	for _, m := range members {
@@ -232,5 +237,5 @@ func (s *Scheduler) markUnschedulable(g *gang.Gang, asks []Request, miss *GangDi
 	for i := range asks {
 		pods[i] = asks[i].Pod
 	}
-	s.Queue.MarkUnschedulable(pods, miss.Why.Refused(), "gang "+miss.Why.Cause(), message)
+	s.Queue.MarkUnschedulable(pods, miss.Why.Refused > 0, notify.Why{Cause: miss.cause(), Key: "gang " + miss.Why.Key(), Text: message})
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/state/diagnosis"
 	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/api/podrequest"
 )
@@ -206,8 +207,8 @@ func (t *cycle) judgeAgain(ctx context.Context, turn []Request, circle bool) (*G
 			return false, err
 		}
 		if len(against) > 0 {
-			why := &Diagnosis{refused: 1, reasons: reasons{}}
-			why.reasons.add(against)
+			why := &Diagnosis{Diagnosis: diagnosis.Diagnosis{Refused: 1, Reasons: diagnosis.Reasons{}}}
+			why.Reasons.Add(against)
 			refused = &GangDiagnosis{Pod: p.Pod, Why: why, Fits: len(t.choices) - 1}
 			return false, nil
 		}

@@ -14,6 +14,7 @@ import (
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -24,7 +25,7 @@ import (
 func (s *Scheduler) PlacePod(ctx context.Context, r *binding.Round, pod *corev1.Pod) (*binding.Pending, *Waiter, error) {
 	s.begin(r, pod)
 	if refused := s.Binder.Refused(pod); refused != "" {
-		return nil, nil, s.holdNothing(ctx, []*corev1.Pod{pod}, notify.ReasonWriteRefused, "refused write", refused+". "+binding.RetryText)
+		return nil, nil, s.holdNothing(ctx, []*corev1.Pod{pod}, notify.ReasonWriteRefused, cause.WriteRefused, refused+". "+binding.RetryText)
 	}
 	asks, invalid := RequestOf(pod, s.Classes)
 	granted := asks.Demand
@@ -57,7 +58,7 @@ func (s *Scheduler) PlacePod(ctx context.Context, r *binding.Round, pod *corev1.
 		return p, nil, err
 	}
 	if !why.Known {
-		s.Queue.MarkUnschedulable([]*corev1.Pod{pod}, why.Refused(), why.Cause(), why.String())
+		s.Queue.MarkUnschedulable([]*corev1.Pod{pod}, why.Refused > 0, notify.Why{Cause: why.Cause(), Key: why.Key(), Text: why.String()})
 	}
 	if why.Avoided {
 		return nil, nil, nil
@@ -82,7 +83,7 @@ func RequestOf(pod *corev1.Pod, known *classes.Set) (Request, error) {
 // that: the class may have been made a moment ago, and admission been the first to see it.
 func (s *Scheduler) markInvalid(pod *corev1.Pod, err error) {
 	if errors.Is(err, placement.ErrNoClass) {
-		s.Queue.MarkElsewhere([]*corev1.Pod{pod}, notify.ReasonWaiting, "no class", err.Error())
+		s.Queue.MarkElsewhere([]*corev1.Pod{pod}, notify.ReasonWaiting, notify.Why{Cause: cause.NoClass, Key: string(cause.NoClass), Text: err.Error()})
 		return
 	}
 	s.Queue.MarkInvalid(pod, err)

@@ -102,7 +102,7 @@ func TestSchedule(t *testing.T) {
 		}{
 			"chosen by its selector": {s.request("a", 60, 600, onto("n1"), cpu("40")), "n1", "", false},
 			"larger than any device": {s.request("b", 60, 1001), "", "short of c", false},
-			"more CPU than any node": {s.request("c", 60, 600, onto("n0"), cpu("65")), "", "refused Insufficient cpu, node(s) didn't match Pod's node affinity/selector", true},
+			"more CPU than any node": {s.request("c", 60, 600, onto("n0"), cpu("65")), "", "refused Insufficient cpu, node(s) didn't match node selector kubernetes.io/hostname=n0", true},
 		} {
 			chosen, why, err := s.Schedule(t.Context(), tt.pod)
 			switch {
@@ -110,7 +110,7 @@ func TestSchedule(t *testing.T) {
 				t.Fatal(err)
 			case tt.node != "" && (chosen == nil || chosen.Plan.Node != tt.node || chosen.Ledger != s.Cache.Index.Ledger(tt.node)):
 				t.Errorf("%s: chose %+v, %v", name, chosen, why)
-			case tt.node == "" && (why == nil || why.Cause() != tt.why || why.Refused() != tt.refused):
+			case tt.node == "" && (why == nil || why.Key() != tt.why || why.Refused > 0 != tt.refused):
 				t.Errorf("%s: %v, cause %q", name, why, why.Cause())
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/state/diagnosis"
 	"vernier.dev/vernier/allocator/state/feasible"
 )
 
@@ -104,7 +105,7 @@ func (s *Scheduler) fitWithin(ctx context.Context, item queue.Item, order []Requ
 		all = within.Domains(s.Filters, nil, rooms) // for the scheduler's words
 	}
 	if len(all) == 0 {
-		return nil, &GangDiagnosis{Pod: order[0].Pod, Why: &Diagnosis{unlabelled: within}}, nil
+		return nil, &GangDiagnosis{Pod: order[0].Pod, Why: &Diagnosis{Diagnosis: diagnosis.Diagnosis{Labels: within.Keys, Beside: within.Nodes}}}, nil
 	}
 	pods := map[types.UID]bool{}
 	for _, p := range order {

@@ -17,6 +17,8 @@ import (
 	kubernetes "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	restfake "k8s.io/client-go/rest/fake"
+
+	"vernier.dev/vernier/api/cause"
 )
 
 // Events is an API server for lists of events. list gives those of a namespace, or of all if it is
@@ -69,4 +71,10 @@ func API(answer func(*http.Request) (*http.Response, error)) rest.Interface {
 // Answer is an API server's.
 func Answer(code int, body io.Reader) *http.Response {
 	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(body)}
+}
+
+// EventText is an event as record.FakeRecorder has it, without its annotations.
+func EventText(sent string) string {
+	text, _, _ := strings.Cut(sent, " map["+cause.Annotation)
+	return text
 }

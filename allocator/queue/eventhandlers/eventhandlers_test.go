@@ -84,7 +84,7 @@ func TestFanOut(t *testing.T) {
 		{"a plain pod", "", func() {
 			h.SetPod(&corev1.Pod{ObjectMeta: objects.Node("plain").ObjectMeta, Spec: corev1.PodSpec{NodeName: "n0"}})
 		}},
-		{"a pod that waits for room", "", func() { h.Queue.MarkUnschedulable([]*corev1.Pod{waits}, false, "short", "why") }},
+		{"a pod that waits for room", "", func() { h.Queue.MarkUnschedulable([]*corev1.Pod{waits}, false, notify.Why{Key: "short", Text: "why"}) }},
 		{"room", "n0 waits", func() {
 			more := l.DeepCopy()
 			more.ResourceVersion = "2"

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -72,7 +73,7 @@ func TestHints_HaveAllEventsOfPlugins(t *testing.T) {
 	h.SetNode(nil, node)
 	waits := pod("waits", "1")
 	h.SetPod(waits)
-	h.Queue.MarkUnschedulable([]*corev1.Pod{waits}, true, "refused", "why")
+	h.Queue.MarkUnschedulable([]*corev1.Pod{waits}, true, notify.Why{Key: "refused", Text: "why"})
 	version := 1
 	// itself is the waiting pod that is changed: it is looked at as such.
 	itself := func(edit func(*corev1.Pod)) {

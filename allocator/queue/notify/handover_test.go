@@ -47,7 +47,7 @@ func TestHandover(t *testing.T) {
 	n, _, events := newNotifier(nil)
 	n.BeginHandover()
 	var notices Notices
-	if in, later := n.Waiting(named("same"), &notices, ReasonWaiting, "short", "needs 5", time.Time{}); !later || in != SyncAgain {
+	if in, later := n.Waiting(named("same"), &notices, ReasonWaiting, Why{Key: "short", Text: "needs 5"}, time.Time{}); !later || in != SyncAgain {
 		t.Errorf("later %v, in %v", later, in)
 	}
 	n.Placed(named("waited"), "on n0", false)
@@ -65,11 +65,11 @@ func TestHandover(t *testing.T) {
 	if got := sent(events); len(got) != 1 || !strings.Contains(got[0], ReasonPlaced) {
 		t.Errorf("sent %q, want that waited is placed", got)
 	}
-	n.Waiting(named("same"), &notices, ReasonWaiting, "short", "needs 5", time.Time{})
+	n.Waiting(named("same"), &notices, ReasonWaiting, Why{Key: "short", Text: "needs 5"}, time.Time{})
 	if got := sent(events); len(got) != 0 || !notices.Sent() {
 		t.Errorf("sent again: %q", got)
 	}
-	n.Waiting(named("same"), &notices, ReasonWaiting, "refused", "no CPU", time.Time{})
+	n.Waiting(named("same"), &notices, ReasonWaiting, Why{Key: "refused", Text: "no CPU"}, time.Time{})
 	if got := sent(events); len(got) != 1 {
 		t.Errorf("another reason: sent %q", got)
 	}
@@ -92,7 +92,7 @@ func TestHostileHandover(t *testing.T) {
 		t.Errorf("sent by what another namespace says: %q", got)
 	}
 	var notices Notices
-	n.Waiting(named("waits"), &notices, ReasonWaiting, "short", "needs 5", time.Time{})
+	n.Waiting(named("waits"), &notices, ReasonWaiting, Why{Key: "short", Text: "needs 5"}, time.Time{})
 	if got := sent(events); len(got) != 1 {
 		t.Errorf("sent %q, want why it waits, whatever another namespace says", got)
 	}

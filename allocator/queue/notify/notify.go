@@ -29,6 +29,7 @@ import (
 	"vernier.dev/vernier/allocator/queue/eventlist"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -56,6 +57,13 @@ const (
 	ReasonBudgetsUnread = "VernierBudgetsUnread"
 )
 
+// Why is why a pod waits.
+type Why struct {
+	Cause cause.Cause
+	// Key is the same for the same thing with other figures, and Text the sentence with them.
+	Key, Text string
+}
+
 // Notifier sends events.
 type Notifier struct {
 	Events record.EventRecorder
@@ -76,8 +84,17 @@ type Notifier struct {
 
 // Emit sends an event on the pod, and logs it: the log is kept for longer.
 func (n *Notifier) Emit(pod *corev1.Pod, kind, reason, text string) {
+	n.emit(pod, kind, reason, text, "")
+}
+
+// emit is Emit for an event of a cause, which is the event's annotation.
+func (n *Notifier) emit(pod *corev1.Pod, kind, reason, text string, of cause.Cause) {
 	n.Log.Info("event", "pod", podstate.KeyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
-	n.Events.Event(pod, kind, reason, eventlist.Cut(text, eventlist.MaxNote))
+	var annotations map[string]string
+	if of != "" {
+		annotations = map[string]string{cause.Annotation: string(of)}
+	}
+	n.Events.AnnotatedEventf(pod, annotations, kind, reason, "%s", eventlist.Cut(text, eventlist.MaxNote))
 }
 
 // EmitOn is Emit for a ledger.
@@ -89,10 +106,10 @@ func (n *Notifier) EmitOn(ledger *v1alpha1.SliceLedger, kind, reason, text strin
 // Waiting sends why the pod waits, unless that was sent, once it may be repeated and not
 // before notBefore. Otherwise it returns in how long that will be. sent is what the pod was
 // sent so far.
-func (n *Notifier) Waiting(pod *corev1.Pod, sent *Notices, reason, cause, text string, notBefore time.Time) (in time.Duration, later bool) {
+func (n *Notifier) Waiting(pod *corev1.Pod, sent *Notices, reason string, why Why, notBefore time.Time) (in time.Duration, later bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	due, news := sent.due(cause, text)
+	due, news := sent.due(why.Key, why.Text)
 	if !news {
 		return 0, false
 	}
@@ -106,25 +123,25 @@ func (n *Notifier) Waiting(pod *corev1.Pod, sent *Notices, reason, cause, text s
 	if now.Before(due) {
 		return due.Sub(now), true
 	}
-	sent.enter(cause, text, now)
-	if !n.sentEarlier(pod, text) {
-		n.Emit(pod, corev1.EventTypeWarning, reason, text)
+	sent.enter(why.Key, why.Text, now)
+	if !n.sentEarlier(pod, why.Text) {
+		n.emit(pod, corev1.EventTypeWarning, reason, why.Text, why.Cause)
 	}
 	return 0, false
 }
 
 // Invalid sends why the pod can never be placed as it is. Another text is another mistake:
 // after one was mended the next is sent at once.
-func (n *Notifier) Invalid(pod *corev1.Pod, sent *Notices, cause, text string) {
+func (n *Notifier) Invalid(pod *corev1.Pod, sent *Notices, why Why) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if last, known := sent.by[cause]; known && sent.last == cause && last.text == text {
+	if last, known := sent.by[why.Key]; known && sent.last == why.Key && last.text == why.Text {
 		return
 	}
-	sent.enter(cause, text, n.Clock.Now())
+	sent.enter(why.Key, why.Text, n.Clock.Now())
 	// These pods are few: they do not wait for the handover.
-	if !n.sentEarlier(pod, text) {
-		n.Emit(pod, corev1.EventTypeWarning, ReasonInvalid, text)
+	if !n.sentEarlier(pod, why.Text) {
+		n.emit(pod, corev1.EventTypeWarning, ReasonInvalid, why.Text, why.Cause)
 	}
 }
 

@@ -388,7 +388,7 @@ func TestReview(t *testing.T) {
 		r.Expires = f.clock.Now().Add(time.Hour)
 		kept := f.reserve(1, f.waiting("other"))
 		kept.Plans, kept.Leaving = nil, nil
-		f.queue.MarkUnschedulable(kept.Pods, false, "devices", "why")
+		f.queue.MarkUnschedulable(kept.Pods, false, notify.Why{Key: "devices", Text: "why"})
 		f.work.Clear()
 		tt.then(f, p)
 		f.Review()
@@ -435,7 +435,7 @@ func TestForget(t *testing.T) {
 	f := newFixture(t)
 	a, b, c := f.waiting("a"), f.waiting("b"), f.waiting("c")
 	r, other := f.reserve(1, a, b), f.reserve(1, c)
-	f.queue.MarkUnschedulable(other.Pods, false, "devices", "why")
+	f.queue.MarkUnschedulable(other.Pods, false, notify.Why{Key: "devices", Text: "why"})
 	f.work.Clear()
 	namesake := b.DeepCopy()
 	namesake.UID = "another"

@@ -10,7 +10,9 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	required "k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodeaffinity"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodeunschedulable"
 )
 
 // Admits reports of a node that is known whether one of the pods may go there, whatever is free. It
@@ -28,7 +30,7 @@ func (f *Filters) Admits(pods []*corev1.Pod) func(node string) bool {
 
 func admitting(pods []*corev1.Pod) func(*corev1.Node) bool {
 	type wish struct {
-		nodeaffinity.RequiredNodeAffinity
+		required.RequiredNodeAffinity
 		tolerations []corev1.Toleration
 	}
 	var wishes []wish
@@ -40,12 +42,12 @@ func admitting(pods []*corev1.Pod) func(*corev1.Node) bool {
 		}
 		if key := fmt.Sprint(pod.Spec.NodeSelector, affinity.String(), pod.Spec.Tolerations); !seen[key] {
 			seen[key] = true
-			wishes = append(wishes, wish{nodeaffinity.GetRequiredNodeAffinity(pod), pod.Spec.Tolerations})
+			wishes = append(wishes, wish{required.GetRequiredNodeAffinity(pod), pod.Spec.Tolerations})
 		}
 	}
 	return func(node *corev1.Node) bool {
 		for _, w := range wishes {
-			if match, err := w.Match(node); match && err == nil && untolerated(node, w.tolerations) == nil {
+			if match, err := w.Match(node); match && err == nil && untolerated(node.Spec.Taints, w.tolerations) == nil {
 				return true
 			}
 		}
@@ -53,9 +55,9 @@ func admitting(pods []*corev1.Pod) func(*corev1.Node) bool {
 	}
 }
 
-// untolerated is a taint of the node that keeps a pod with the tolerations off it; nil for none.
-func untolerated(node *corev1.Node, tolerations []corev1.Toleration) *corev1.Taint {
-	taint, is := corev1helpers.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, tolerations, func(t *corev1.Taint) bool {
+// untolerated is one of the taints that keeps a pod with the tolerations off its node; nil for none.
+func untolerated(taints []corev1.Taint, tolerations []corev1.Toleration) *corev1.Taint {
+	taint, is := corev1helpers.FindMatchingUntoleratedTaint(logr.Discard(), taints, tolerations, func(t *corev1.Taint) bool {
 		return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
 	}, true)
 	if !is {
@@ -64,19 +66,22 @@ func untolerated(node *corev1.Node, tolerations []corev1.Toleration) *corev1.Tai
 	return &taint
 }
 
-// Against is what keeps the pod off the node, in a clause that begins with "it". It may be its node
-// selector, its node affinity or a taint of the node. It is empty where nothing of that kind does.
+// Against is what keeps the pod off the node, in the scheduler's words: that it is unschedulable, the
+// pod's node selector or affinity, or a taint. It is empty where nothing of that kind does.
 func Against(pod *corev1.Pod, node *corev1.Node) string {
+	if node.Spec.Unschedulable && untolerated([]corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}, pod.Spec.Tolerations) != nil {
+		return nodeunschedulable.ErrReasonUnschedulable
+	}
 	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
 		if want := pod.Spec.NodeSelector[key]; node.Labels[key] != want {
-			return fmt.Sprintf("its node selector %s=%s does not match", key, want)
+			return fmt.Sprintf("node(s) didn't match node selector %s=%s", key, want)
 		}
 	}
-	if match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); !match || err != nil {
-		return "its required node affinity does not match"
+	if match, err := required.GetRequiredNodeAffinity(pod).Match(node); !match || err != nil {
+		return nodeaffinity.ErrReasonPod
 	}
-	if taint := untolerated(node, pod.Spec.Tolerations); taint != nil {
-		return "it does not tolerate taint " + taint.ToString()
+	if taint := untolerated(node.Spec.Taints, pod.Spec.Tolerations); taint != nil {
+		return "node(s) had untolerated taint " + taint.ToString()
 	}
 	return ""
 }

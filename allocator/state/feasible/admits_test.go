@@ -19,12 +19,12 @@ func TestAgainst(t *testing.T) {
 		want string
 	}{
 		"nothing":         {corev1.PodSpec{Tolerations: tolerant, NodeSelector: map[string]string{"zone": "a"}}, ""},
-		"a taint":         {corev1.PodSpec{}, "it does not tolerate taint k=v:NoExecute"},
-		"a selector":      {corev1.PodSpec{NodeSelector: map[string]string{"zone": "b"}}, "its node selector zone=b does not match"},
-		"a missing label": {corev1.PodSpec{NodeSelector: map[string]string{"zone": "a", "gpu": "a100"}}, "its node selector gpu=a100 does not match"},
+		"a taint":         {corev1.PodSpec{}, "node(s) had untolerated taint k=v:NoExecute"},
+		"a selector":      {corev1.PodSpec{NodeSelector: map[string]string{"zone": "b"}}, "node(s) didn't match node selector zone=b"},
+		"a missing label": {corev1.PodSpec{NodeSelector: map[string]string{"zone": "a", "gpu": "a100"}}, "node(s) didn't match node selector gpu=a100"},
 		"an affinity": {corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpDoesNotExist}}}}}}}},
-			"its required node affinity does not match"},
+			"node(s) didn't match Pod's node affinity/selector"},
 	} {
 		pod := &corev1.Pod{Spec: tt.spec}
 		got := Against(pod, node)

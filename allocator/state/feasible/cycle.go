@@ -11,6 +11,8 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodeaffinity"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/tainttoleration"
 
 	"vernier.dev/vernier/allocator/state/podstate"
 )
@@ -110,6 +112,12 @@ func (f *Filters) refusals(ctx context.Context, r *run, node string) ([]string, 
 	status := f.framework.RunFilterPluginsWithNominatedPods(ctx, r.state, r.pod, info)
 	if status.IsRejected() {
 		refusedNodes.WithLabelValues(status.Plugin()).Inc()
+		// These two say nothing of which selector, or which taint.
+		if plugin := status.Plugin(); plugin == nodeaffinity.Name || plugin == tainttoleration.Name {
+			if against := Against(r.pod, info.Node()); against != "" {
+				return []string{against}, nil
+			}
+		}
 		return status.Reasons(), nil
 	}
 	return nil, status.AsError()

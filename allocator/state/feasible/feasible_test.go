@@ -150,16 +150,16 @@ func TestRefusals(t *testing.T) {
 		{name: "accepted"},
 		{name: "taint", node: func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}}
-		}, want: "node(s) had untolerated taint(s)"},
+		}, want: "node(s) had untolerated taint k=v:NoSchedule"},
 		{name: "tolerated taint", node: func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}}
 		}, pod: func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} }},
 		{name: "cordoned", node: func(n *corev1.Node) { n.Spec.Unschedulable = true }, want: "node(s) were unschedulable"},
 		{name: "node selector", pod: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} },
-			want: "node(s) didn't match Pod's node affinity/selector"},
+			want: "node(s) didn't match node selector disk=ssd"},
 		{name: "not ready", node: func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
-		}, want: "node(s) had untolerated taint(s)"},
+		}, want: "node(s) had untolerated taint node.kubernetes.io/not-ready:NoSchedule"},
 		{name: "taint that is only a preference", node: func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectPreferNoSchedule}}
 		}},

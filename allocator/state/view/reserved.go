@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/api/cause"
 )
 
 // Reasons of the events by which the allocator that leads says what it keeps for a pod, and who
@@ -98,6 +99,22 @@ func SaidIn(events []corev1.Event) Said {
 		}
 	}
 	return Said{LastEvents(reasons), LastEvents(rooms)}
+}
+
+// Reason is the last that was said of why the pod waits; nil for nothing.
+func (s Said) Reason(p *corev1.Pod) *Reason {
+	if e, ok := s.reasons[AsSubject(p)]; ok {
+		return ReasonOf(&e)
+	}
+	return nil
+}
+
+// Cause is the last event's word for why the pod waits; empty where it has none of ours.
+func (s Said) Cause(p *corev1.Pod) cause.Cause {
+	if of := cause.Cause(s.reasons[AsSubject(p)].Annotations[cause.Annotation]); of.Known() {
+		return of
+	}
+	return ""
 }
 
 // Reserved is the room that is kept for a pod, nil if there is none. Of one that does not wait, or

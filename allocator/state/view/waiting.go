@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -26,8 +27,10 @@ type WaitingPod struct {
 	Error string `json:"error,omitempty"`
 	// OtherGates are scheduling gates besides ours, which must go first.
 	OtherGates []string `json:"otherGates,omitempty"`
-	// Now is what the pod waits for by the ledgers of this moment; empty where they are not known.
-	Now string `json:"now,omitempty"`
+	// Cause is why it waits, in a word, and Now in a sentence by the ledgers of this moment. The sentence
+	// is empty where only the event says it, or where ledgers are not known.
+	Cause cause.Cause `json:"cause,omitempty"`
+	Now   string      `json:"now,omitempty"`
 	// Reason is the allocator's last word on why the pod waits, if it has not expired.
 	Reason *Reason `json:"reason,omitempty"`
 	// Reserved is its last word on the room that is kept for the pod, likewise.
@@ -53,26 +56,6 @@ type Reason struct {
 	Seen    metav1.Time `json:"seen"`
 }
 
-// RefusedNodes stands in the allocator's events before what the scheduler has against nodes with room.
-const RefusedNodes = "the scheduler would refuse them: "
-
-// Waiting lists the pods that hold our gate, longest wait first. events are the
-// allocator's.
-func Waiting(pods []corev1.Pod, events []corev1.Event) []WaitingPod {
-	said := SaidIn(events)
-	var waiting []WaitingPod
-	for i := range pods {
-		if podstate.Gated(&pods[i]) {
-			waiting = append(waiting, WaitingPodOf(&pods[i], said))
-		}
-	}
-	slices.SortFunc(waiting, func(a, b WaitingPod) int {
-		return cmp.Or(a.Created.Compare(b.Created.Time),
-			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
-	})
-	return waiting
-}
-
 // WaitingPodOf is a gated pod.
 func WaitingPodOf(p *corev1.Pod, said Said) WaitingPod {
 	w := WaitingPod{Namespace: p.Namespace, Pod: p.Name, PodUID: p.UID, Created: p.CreationTimestamp, Needs: []Need{}, OtherGates: podstate.OtherGates(p)}
@@ -81,9 +64,7 @@ func WaitingPodOf(p *corev1.Pod, said Said) WaitingPod {
 	} else {
 		w.Needs = Needs(r)
 	}
-	if e, ok := said.reasons[AsSubject(p)]; ok {
-		w.Reason = ReasonOf(&e)
-	}
+	w.Reason = said.Reason(p)
 	w.Reserved = said.Reserved(p)
 	return w
 }

@@ -23,6 +23,7 @@ var sources = map[string]func(args []string) (table, error){
 	"metrics": told,
 	"values":  values,
 	"fields":  fields,
+	"causes":  causes,
 }
 
 func main() {

@@ -302,18 +302,14 @@ func (c *command) waitingPods(ctx context.Context, r client.Reader, all []v1alph
 	if err != nil {
 		return nil, err
 	}
-	waiting := model.Waiting(pods, events)
-	if len(all) > 0 && len(waiting) > 0 {
-		from := view.Evidence{Ledgers: all, Verdicts: events, Now: c.now(), Nodes: nodesByName(ctx, r)}
+	from := view.Evidence{Ledgers: all, Verdicts: events, Around: view.Around{Pods: pods}}
+	if len(pods) > 0 {
+		from.Nodes = nodesByName(ctx, r)
 		if from.Classes, err = gpuClasses(ctx, r); err != nil {
 			return nil, err
 		}
-		now := view.WaitsFor(pods, from)
-		for i := range waiting {
-			waiting[i].Now = now[waiting[i].PodUID]
-		}
 	}
-	return ofPods(ctx, c, r, waiting, func(p model.WaitingPod) types.NamespacedName {
+	return ofPods(ctx, c, r, from.Picture().WaitingPods(pods), func(p model.WaitingPod) types.NamespacedName {
 		return types.NamespacedName{Namespace: p.Namespace, Name: p.Pod}
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	model "vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -261,6 +262,9 @@ func (s *simulation) place(ctx context.Context, all []*candidate) error {
 func (s *simulation) one(ctx context.Context, c *candidate) (simulate.Placed, error) {
 	placed, err := s.cluster.Place(ctx, c.pod, c.demand, c.Pods)
 	c.StartNow, c.Nodes, c.Classes = len(placed.Nodes), view.OnNodes(placed.Nodes), placed.Classes
+	if d := placed.Lacks; d != nil {
+		c.Cause, c.Lacks = d.Cause(), d.String()
+	}
 	return placed, err
 }
 
@@ -293,6 +297,7 @@ func (s *simulation) gang(ctx context.Context, name podrequest.Group, all []*can
 		}
 		for _, c := range members {
 			c.StartNow, c.Nodes = 0, []view.NodePods{}
+			c.Cause = cause.GangNoRoom
 			c.GangLacking = fmt.Sprintf("%s starts with %d pods, and %d fit now", name, least, start)
 		}
 		return done, false, nil

@@ -76,19 +76,19 @@ func TestFit_CountsPods(t *testing.T) {
 		{"all fit", asking("Deployment", "a", "replicas: 3, ", "20"), nothing, []string{"Deployment/a: all of 3 pods fit now: 3 on gpu-1"}, ""},
 		{"some fit", asking("StatefulSet", "a", "replicas: 5, ", "30"), nothing,
 			[]string{"StatefulSet/a: 2 of 5 pods fit now: 2 on gpu-1; 3 would wait", "nearest: gpu-1 GPU 0 has 10 %"}, "3 of 5 pods would wait or be refused"},
-		{"none fits", asking("Job", "a", "parallelism: 2, ", "90"), nothing, []string{"Job/a: all of 2 pods would wait, no node has the room"}, "2 of 2 pods"},
+		{"none fits", asking("Job", "a", "parallelism: 2, ", "90"), nothing, []string{"Job/a: all of 2 pods would wait: container main needs 90 % compute"}, "2 of 2 pods"},
 		{"no replicas", asking("Deployment", "a", "replicas: 0, ", "90"), nothing, []string{"Deployment/a: makes no pods"}, ""},
 		{"one after the other", asking("Deployment", "a", "", "40") + asking("Deployment", "b", "", "40"), nothing,
-			[]string{"Deployment/a: fits now, on 1 node", "Deployment/b: would wait, no node has the room"}, "1 of 2 pods"},
+			[]string{"Deployment/a: fits now, on 1 node", "Deployment/b: would wait: container main needs 40 % compute"}, "1 of 2 pods"},
 		{"the scheduler refuses", asking("Deployment", "a", "", "40"), taint,
-			[]string{"Deployment/a: would wait", "the scheduler refuses 1 node(s) with room, such as gpu-1: node(s) had untolerated taint(s)"}, "1 of 1 pods"},
+			[]string{"Deployment/a: would wait", "the scheduler refuses 1 node(s) with room, such as gpu-1: node(s) had untolerated taint team=b:NoSchedule"}, "1 of 1 pods"},
 		{"CPU for one", strings.ReplaceAll(asking("Deployment", "a", "replicas: 2, ", "20"), "limits: {", "limits: {cpu: 3, "), func(n *corev1.Node) {
 			n.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("4")
 		}, []string{"Deployment/a: 1 of 2 pods fit now: 1 on gpu-1; 1 would wait", "gpu-1: Insufficient cpu"}, "1 of 2 pods"},
 		{"a gang waits together", podGroup("2") + inGang(asking("Job", "a", "", "40")+asking("Job", "b", "", "40")) + asking("Deployment", "c", "", "60"), nothing,
 			[]string{"Job/a: would wait for its gang: PodGroup default/g starts with 2 pods, and 1 fit now", "Job/b: would wait for its gang", "Deployment/c: fits now"}, "2 of 3 pods"},
 		{"a gang has enough", podGroup("1") + inGang(asking("Job", "a", "", "40")+asking("Job", "b", "", "40")), nothing,
-			[]string{"Job/a: fits now", "Job/b: would wait, no node has the room"}, "1 of 2 pods"},
+			[]string{"Job/a: fits now", "Job/b: would wait: container main needs 40 % compute"}, "1 of 2 pods"},
 		{"a gang of unknown size", inGang(asking("Job", "a", "parallelism: 2, ", "40")), nothing,
 			[]string{"Job/a: would wait for its gang: PodGroup default/g starts with 2 pods, and 1 fit now"}, "2 of 2 pods"},
 	} {

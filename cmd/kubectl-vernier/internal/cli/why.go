@@ -46,8 +46,10 @@ refuses pods that the workload's controller tries to create.`
 	}
 	c.propose(cmd, 1, func(ctx context.Context, r client.Reader) (names []string, err error) {
 		pods, err := unbound(ctx, r, c.ns)
-		for _, w := range model.Waiting(pods, nil) {
-			names = append(names, w.Pod)
+		for i := range pods {
+			if podstate.Gated(&pods[i]) {
+				names = append(names, pods[i].Name)
+			}
 		}
 		return names, err
 	})
@@ -88,7 +90,7 @@ func (c *command) why(ctx context.Context, r client.Reader, of string) error {
 	if work.object != "" {
 		fmt.Fprintf(out, "%s in namespace %s: %s\n", work.object, ns, view.Summary(pods))
 		for _, f := range refused {
-			fmt.Fprintf(out, "%s cannot create pods: %s\n", f.Object, oneLine(f.Message))
+			fmt.Fprintf(out, "%s cannot create pods: %s\n%s: %s.\n", f.Object, oneLine(f.Message), f.Cause, f.Cause.Remedy())
 		}
 	} else if len(groups) == 0 {
 		groups = []view.Alike{{Reasoned: pods[0], Pods: 1}}
@@ -114,6 +116,9 @@ func (c *command) printGroup(out io.Writer, g view.Alike) error {
 	}
 	for _, hint := range g.Hints {
 		fmt.Fprintln(out, oneLine(hint))
+	}
+	if help := g.Cause.Remedy(); help != "" {
+		fmt.Fprintf(out, "%s: %s.\n", g.Cause, help)
 	}
 	if len(g.Classes) == 0 {
 		return nil

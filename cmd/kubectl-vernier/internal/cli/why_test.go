@@ -38,7 +38,7 @@ func TestWhyOfReservedRoom(t *testing.T) {
 	// It has room, on GPU 0 of gpu-1.
 	thief := gated("team-a", "thief", time.Minute, `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":10,"memPercent":10}}}`)
 	r := fakeClient(t, append(fixture(), thief, because(event("room", "big", 15*time.Second, eventSource, "reserved on node gpu-1 GPU 0, waits for pods a to end"), model.ReasonReserved))...)
-	if out, _, err := run(t, r, "why thief -n team-a"); !strings.HasPrefix(out, "Pod team-a/thief: it waits for a place, and there is room, which is reserved for big\n") || err != nil {
+	if out, _, err := run(t, r, "why thief -n team-a"); !strings.HasPrefix(out, "Pod team-a/thief: it waits for a place: there is room, which is reserved for big\n") || err != nil {
 		t.Errorf("why another does not start: %q, error %v", out, err)
 	}
 	const where = "reserved on node gpu-7 GPU 3, waits for pods a, b to end"
@@ -56,10 +56,10 @@ func TestWhyOfReservedRoom(t *testing.T) {
 		because(event("room", "evicted", 15*time.Second, eventSource, "evicted from node gpu-7: its slices go to pod team-a/big, which has a higher priority (10)"), model.ReasonPreempted),
 	)
 	for of, want := range map[string]string{
-		"why big -n team-a": "Pod team-a/big: it waits for a place\nThe allocator's last event, 5s ago: needs 100 % compute\n" +
-			"Room for it, as said 15s ago: ends pods of lower priority: " + where + ", about 25s from now\n",
-		"why pod queued -n team-a": "Pod team-a/queued: it waits for other gates first: example.com/quota\n",
-		"why evicted -n team-a":    "Pod team-a/evicted: it is evicted from node gpu-7: its slices go to pod team-a/big, which has a higher priority (10)\n",
+		"why big -n team-a": "Pod team-a/big: it waits for a place: no node has a GPU that takes slices\nThe allocator's last event, 5s ago: needs 100 % compute\n" +
+			"Room for it, as said 15s ago: ends pods of lower priority: " + where + ", about 25s from now\nNoGPU: label a node with GPUs: `kubectl label node NODE vernier.dev/gpu-node=true`.\n",
+		"why pod queued -n team-a": "Pod team-a/queued: it waits for other gates first: example.com/quota\nOtherGates: ask the system that has set the gate; Kueue, for one, takes its own off once its queue has room.\n",
+		"why evicted -n team-a":    "Pod team-a/evicted: it is evicted from node gpu-7: its slices go to pod team-a/big, which has a higher priority (10)\nPreempted: a controller makes it again; a PriorityClass above the other's keeps it.\n",
 	} {
 		if out, errOut, err := run(t, r, of); strings.TrimSpace(out) != strings.TrimSpace(want) || errOut != "" || err != nil {
 			t.Errorf("%s: %q, stderr %q, error %v, want %q", of, out, errOut, err, want)

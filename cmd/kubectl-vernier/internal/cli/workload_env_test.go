@@ -203,7 +203,7 @@ func testFit(t *testing.T, cfg *rest.Config, admin client.Client) {
 	grant(t, admin, "bob", "creator")
 	grant(t, admin, "bob", "vernier-fit")
 	await(t, func() bool { out, errOut, err = vernier(t, config, "bob", fit); return errOut == "" }, func() any { return errOut })
-	if errorText(err) != "1 of 1 pods would wait or be refused" || !strings.Contains(out, "the scheduler refuses 1 node(s) with room, such as gpu-1: node(s) had untolerated taint(s)") {
+	if errorText(err) != "1 of 1 pods would wait or be refused" || !strings.Contains(out, "the scheduler refuses 1 node(s) with room, such as gpu-1: node(s) had untolerated taint ") {
 		t.Errorf("with the role: error %v, stdout\n%s", err, out)
 	}
 	create(t, admin, &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "small"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/state/diagnosis"
 	"vernier.dev/vernier/allocator/state/feasible"
 	ledgers "vernier.dev/vernier/allocator/state/index"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -54,8 +55,10 @@ func New(all []v1alpha1.SliceLedger, kept view.Kept, filters *feasible.Filters) 
 type Placed struct {
 	// Nodes of the pods, in their order.
 	Nodes []string
-	// Classes of nodes as the first pod that waits finds them, or where none does the first.
+	// Classes of nodes as the first pod that waits finds them, or where none does the first. Lacks is
+	// why that pod waits, nil where none does.
 	Classes []view.NodeClass
+	Lacks   *diagnosis.Diagnosis
 
 	pods []*corev1.Pod
 }
@@ -73,10 +76,20 @@ func (c *Cluster) Place(ctx context.Context, pod *corev1.Pod, demand *placement.
 		if plan == nil || i == 0 {
 			done.Classes = view.FitIn(demand, c.ledgers, c.kept, func(l *v1alpha1.SliceLedger) *placement.Node { return c.rooms[l.Name] }, look.refusals)
 		}
+		if plan == nil {
+			done.Lacks = diagnosis.Of(demand, maps.Values(c.rooms), look.reasons)
+		}
 		if look.err != nil {
 			return done, look.err
 		}
 		if plan == nil {
+			done.Lacks.Withheld = ledgers.Withheld(func(yield func(*v1alpha1.SliceLedger) bool) {
+				for i := range c.ledgers {
+					if !yield(&c.ledgers[i]) {
+						return
+					}
+				}
+			})
 			return done, nil
 		}
 		c.rooms[plan.Node] = c.rooms[plan.Node].Without(plan)
@@ -146,12 +159,12 @@ func (c *Cluster) count(pod *corev1.Pod, node string) error {
 type look struct {
 	ctx   context.Context
 	cycle *feasible.Cycle
-	said  map[string]string
+	said  map[string][]string
 	err   error
 }
 
 func (c *Cluster) look(ctx context.Context, pod *corev1.Pod) (*look, error) {
-	l := &look{ctx: ctx, said: map[string]string{}}
+	l := &look{ctx: ctx, said: map[string][]string{}}
 	if c.filters == nil {
 		return l, nil
 	}
@@ -163,22 +176,22 @@ func (c *Cluster) look(ctx context.Context, pod *corev1.Pod) (*look, error) {
 // first is the best plan of which the filters accept the node; nil without one.
 func (l *look) first(plans []placement.Plan) *placement.Plan {
 	for i := range plans {
-		if l.refusals(plans[i].Node) == "" {
+		if len(l.reasons(plans[i].Node)) == 0 {
 			return &plans[i]
 		}
 	}
 	return nil
 }
 
-// refusals are the filters' reasons against a node; empty where they accept it, or are not
-// asked.
-func (l *look) refusals(node string) string {
-	text, known := l.said[node]
+// reasons are the filters' against a node; none where they accept it, or are not asked.
+func (l *look) reasons(node string) []string {
+	said, known := l.said[node]
 	if known || l.cycle == nil || l.err != nil {
-		return text
+		return said
 	}
-	var reasons []string
-	reasons, l.err = l.cycle.Refusals(l.ctx, node)
-	l.said[node] = strings.Join(reasons, ", ")
+	l.said[node], l.err = l.cycle.Refusals(l.ctx, node)
 	return l.said[node]
 }
+
+// refusals are the reasons as text.
+func (l *look) refusals(node string) string { return strings.Join(l.reasons(node), ", ") }

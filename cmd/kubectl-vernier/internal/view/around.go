@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/state/podstate"
 	model "vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/podrequest"
 )
 
@@ -64,27 +65,37 @@ func ClaimsOf(pod *corev1.Pod) (names []string) {
 	return names
 }
 
-// hints say what around the pod keeps it from starting, and what helps. fits: there is room.
-func (e *Evidence) hints(pod *corev1.Pod, fits bool) (all []string) {
+// hints say what around the pod keeps it from starting, and what helps. The first that is a cause of
+// its own is named. fits: there is room.
+func (e *Evidence) hints(pod *corev1.Pod, fits bool) (first cause.Cause, all []string) {
+	add := func(of cause.Cause, text string) {
+		if text != "" {
+			all, first = append(all, text), cmp.Or(first, of)
+		}
+	}
 	if pod.Spec.NodeName == "" && !started(pod) {
 		for _, name := range ClaimsOf(pod) {
 			if claim, read := e.Claims[name]; read {
-				all = append(all, unboundClaim(pod, name, claim, e.claimEvents))
+				add(cause.ClaimUnbound, unboundClaim(pod, name, claim, e.claimEvents))
 			}
 		}
 	}
 	if controller := metav1.GetControllerOfNoCopy(pod); controller != nil && !started(pod) {
 		switch made := e.Controllers[controller.UID].(type) {
 		case *appsv1.StatefulSet:
-			all = append(all, oldRevision(pod, made))
+			add(cause.OldTemplate, oldRevision(pod, made))
 		case *appsv1.Deployment:
 			if podstate.Gated(pod) && !fits {
-				all = append(all, e.oldPods(pod, made))
+				add(cause.Rollout, e.oldPods(pod, made))
 			}
 		}
 	}
-	all = append(all, e.gang(pod))
-	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
+	if text := e.gang(pod); podstate.Gated(pod) {
+		add(cause.GangIncomplete, text)
+	} else {
+		add("", text)
+	}
+	return first, all
 }
 
 // unboundClaim says what a claim waits for; empty where it is bound, or waits for the pod.

@@ -15,6 +15,7 @@ import (
 
 	"vernier.dev/vernier/allocator/state/podstate"
 	model "vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -63,44 +64,63 @@ func failure(pod *corev1.Pod) (reason, message string) {
 	}
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
-			return fmt.Sprintf("container %s ended with exit code %d", s.Name, t.ExitCode), strings.TrimPrefix(t.Reason+": "+t.Message, "Error: ")
+			return ended(s.Name, t)
 		}
 	}
 	return cmp.Or(pod.Status.Message, "nobody says why"), ""
 }
 
+// ended is why a container has failed.
+func ended(container string, t *corev1.ContainerStateTerminated) (reason, message string) {
+	return fmt.Sprintf("container %s ended with exit code %d", container, t.ExitCode), strings.TrimPrefix(t.Reason+": "+t.Message, "Error: ")
+}
+
+// backsOff is why a container failed that the kubelet waits to start again; empty for none.
+func backsOff(pod *corev1.Pod) string {
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if t := s.LastTerminationState.Terminated; t != nil && t.ExitCode != 0 && s.State.Waiting != nil {
+			reason, message := ended(s.Name, t)
+			return fmt.Sprintf("%s, %d restarts so far", strings.TrimRight(reason+": "+message, ": "), s.RestartCount)
+		}
+	}
+	return ""
+}
+
 // ungated is the state of a pod that does not wait at our gate.
-func (e *Evidence) ungated(pod *corev1.Pod) string {
+func (e *Evidence) ungated(pod *corev1.Pod) (cause.Cause, string) {
 	doc, err := podrequest.PlacementOf(pod)
 	switch {
 	case !podrequest.Marked(pod):
-		return "it asks for nothing that Vernier gives: `kubectl describe pod` says what it waits for"
+		return "", "it asks for nothing that Vernier gives: `kubectl describe pod` says what it waits for"
 	case pod.Status.Phase == corev1.PodFailed:
 		reason, message := failure(pod)
-		return fmt.Sprintf("it has failed on node %s: %s", cmp.Or(pod.Spec.NodeName, "(none)"), strings.TrimRight(reason+": "+message, ": "))
+		return cause.Failed, fmt.Sprintf("it has failed on node %s: %s", cmp.Or(pod.Spec.NodeName, "(none)"), strings.TrimRight(reason+": "+message, ": "))
 	case err != nil:
-		return "it holds no gate of Vernier's and has no place: create it again"
+		return cause.NoPlace, "it holds no gate of Vernier's and has no place: create it again"
+	case backsOff(pod) != "":
+		return cause.Failed, fmt.Sprintf("it is on node %s: %s", pod.Spec.NodeName, backsOff(pod))
 	case pod.Spec.NodeName == "":
-		return fmt.Sprintf("it has its place on node %s%s, and %s", doc.Node, topologyOf(pod, doc), e.unbound(pod))
+		of, why := e.unbound(pod)
+		return of, fmt.Sprintf("it has its place on node %s%s, and %s", doc.Node, topologyOf(pod, doc), why)
 	case pod.Status.Phase != corev1.PodPending:
-		return fmt.Sprintf("it does not wait for Vernier: it is on node %s%s, %s", pod.Spec.NodeName, topologyOf(pod, doc), strings.ToLower(string(pod.Status.Phase)))
+		return "", fmt.Sprintf("it does not wait for Vernier: it is on node %s%s, %s", pod.Spec.NodeName, topologyOf(pod, doc), strings.ToLower(string(pod.Status.Phase)))
 	}
-	state := fmt.Sprintf("it is on node %s%s, %s", pod.Spec.NodeName, topologyOf(pod, doc), strings.ToLower(string(pod.Status.Phase)))
+	of, state := cause.Cause(""), fmt.Sprintf("it is on node %s%s, %s", pod.Spec.NodeName, topologyOf(pod, doc), strings.ToLower(string(pod.Status.Phase)))
 	if at := slices.IndexFunc(e.Ledgers, func(l v1alpha1.SliceLedger) bool { return l.Name == pod.Spec.NodeName }); at >= 0 {
 		if n := model.NodeOf(&e.Ledgers[at]); n.Ready != metav1.ConditionTrue {
-			state += "; the node starts no container with a share now: " + n.Note
+			of, state = cause.NodeNotReady, state+"; the node starts no container with a share now: "+n.Note
 		}
 	}
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil && w.Message != "" {
-			return fmt.Sprintf("%s; the kubelet says of container %s: %s: %s", state, s.Name, w.Reason, w.Message)
+			return cmp.Or(of, cause.NotStarted), fmt.Sprintf("%s; the kubelet says of container %s: %s: %s", state, s.Name, w.Reason, w.Message)
 		}
 	}
 	// Of a pod without a sandbox the containers' statuses say nothing.
 	if text, ok := e.kubelet[model.AsSubject(pod)]; ok {
-		return state + "; the kubelet says: " + text
+		return cmp.Or(of, cause.NotStarted), state + "; the kubelet says: " + text
 	}
-	return state
+	return of, state
 }
 
 // schedulerPatience is how long after its placement a pod counts as one that no scheduler
@@ -124,27 +144,27 @@ func scheduled(pod *corev1.Pod) *corev1.PodCondition {
 }
 
 // unbound is why a placed pod is not bound.
-func (e *Evidence) unbound(pod *corev1.Pod) string {
+func (e *Evidence) unbound(pod *corev1.Pod) (cause.Cause, string) {
 	const state = "the scheduler has not bound it yet: "
 	if c := scheduled(pod); c != nil {
-		return state + cmp.Or(c.Message, c.Reason)
+		return cause.Unschedulable, state + cmp.Or(c.Message, c.Reason)
 	}
 	since := placedAt(pod)
 	said := causes(slices.DeleteFunc(slices.Clone(e.Schedulers), func(s corev1.Event) bool {
 		return model.SubjectOf(&s) != model.AsSubject(pod) || model.ReasonOf(&s).Seen.Time.Before(since)
 	}))
 	if text, ok := said[model.AsSubject(pod)]; ok {
-		return state + text
+		return cause.Unschedulable, state + text
 	}
 	if !Untouched(pod) || e.bindsVolumes(pod) || e.Now.Sub(since) < schedulerPatience {
-		return state + "`kubectl describe pod` says why"
+		return "", state + "`kubectl describe pod` says why"
 	}
 	name := cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName)
 	text := fmt.Sprintf("no scheduler %q has looked at it since: start that scheduler", name)
 	if name != corev1.DefaultSchedulerName {
 		text += ", or delete the pod and create it with schedulerName " + corev1.DefaultSchedulerName
 	}
-	return text
+	return cause.NoScheduler, text
 }
 
 // placedAt is when the pod got its place, or else when it was created.

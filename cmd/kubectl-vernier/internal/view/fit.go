@@ -9,6 +9,7 @@ import (
 
 	"vernier.dev/vernier/allocator/placement"
 	ledgers "vernier.dev/vernier/allocator/state/index"
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -180,6 +181,9 @@ type Fitted struct {
 	// Gang of which it is, and why that would wait, if it would.
 	Gang        string `json:"gang,omitempty"`
 	GangLacking string `json:"gangLacking,omitempty"`
+	// Cause is why the first pod that would wait does so, in a word, and Lacks in a sentence.
+	Cause cause.Cause `json:"cause,omitempty"`
+	Lacks string      `json:"lacks,omitempty"`
 	// SchedulerAsked reports whether the scheduler's filters were asked.
 	SchedulerAsked bool `json:"schedulerAsked"`
 	// Classes of nodes as the first pod that would wait finds them, or where none would the first.
@@ -237,17 +241,17 @@ func (f Fitted) outcome() string {
 	case f.GangLacking != "":
 		return "would wait for its gang: " + f.GangLacking
 	case f.Pods == 1 && f.StartNow == 0:
-		return "would wait, no node has the room"
+		return "would wait: " + f.Lacks
 	case f.Pods == 1 && f.room() == 1:
 		return "fits now, on 1 node"
 	case f.Pods == 1:
 		return fmt.Sprintf("fits now, on %d nodes", f.room())
 	case f.StartNow == 0:
-		return fmt.Sprintf("all of %d pods would wait, no node has the room", f.Pods)
+		return fmt.Sprintf("all of %d pods would wait: %s", f.Pods, f.Lacks)
 	case f.StartNow == f.Pods:
 		return fmt.Sprintf("all of %d pods fit now: %s", f.Pods, f.where())
 	default:
-		return fmt.Sprintf("%d of %d pods fit now: %s; %d would wait", f.StartNow, f.Pods, f.where(), f.Pods-f.StartNow)
+		return fmt.Sprintf("%d of %d pods fit now: %s; %d would wait: %s", f.StartNow, f.Pods, f.where(), f.Pods-f.StartNow, f.Lacks)
 	}
 }
 

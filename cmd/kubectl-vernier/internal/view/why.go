@@ -4,23 +4,22 @@ package view
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/state/diagnosis"
 	"vernier.dev/vernier/allocator/state/feasible"
 	ledgers "vernier.dev/vernier/allocator/state/index"
 	"vernier.dev/vernier/allocator/state/podstate"
 	model "vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -51,12 +50,12 @@ func (r *Reasoned) evicted() bool {
 // Settled reports whether the pod runs, and is to go on, or has done its work, and there is
 // nothing to say about it.
 func (r *Reasoned) Settled() bool {
-	return len(r.Hints) == 0 && (r.Phase == corev1.PodRunning && !r.evicted() || r.Phase == corev1.PodSucceeded)
+	return len(r.Hints) == 0 && (r.Phase == corev1.PodRunning && !r.evicted() && r.Cause != cause.Failed || r.Phase == corev1.PodSucceeded)
 }
 
 // Evidence is what Why reasons from.
 type Evidence struct {
-	// Ledgers of the nodes; none where the user may not read them.
+	// Ledgers of the nodes; nil where the user may not read them.
 	Ledgers []v1alpha1.SliceLedger
 	// Nodes by name; none where the user may not read them.
 	Nodes map[string]*corev1.Node
@@ -89,33 +88,34 @@ func (e *Evidence) owners(said model.Said) map[model.GPUOf][]string {
 // Why says why each of the pods waits, or that it does not.
 func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 	from.kubelet, from.claimEvents = causes(from.Kubelet), causes(from.Claiming)
-	verdicts, said, known := model.LastEvents(from.Verdicts), model.SaidIn(from.Verdicts), classes.Of(from.Classes...)
+	verdicts, picture := model.LastEvents(from.Verdicts), from.Picture()
 	// Pods of one workload ask for the same.
-	rooms, owners := map[string]roomFor{}, from.owners(said)
+	rooms := map[string][]NodeClass{}
 	all := make([]Reasoned, 0, len(pods))
 	for i := range pods {
 		pod := &pods[i]
 		r := Reasoned{Phase: pod.Status.Phase, Classes: []NodeClass{}}
 		if podstate.Gated(pod) && !podstate.Terminal(pod) {
-			r.WaitingPod = model.WaitingPodOf(pod, said)
-			r.gated(pod, known, &from, rooms)
+			r.gated(pod, picture, &from, rooms)
 		} else {
 			r.WaitingPod = model.WaitingPod{Namespace: pod.Namespace, Pod: pod.Name, PodUID: pod.UID, Created: pod.CreationTimestamp, Needs: []model.Need{}}
 			if e, ok := verdicts[model.AsSubject(pod)]; ok {
 				r.Reason = model.ReasonOf(&e)
 			}
-			if r.State = from.ungated(pod); r.evicted() {
-				r.State = "it is " + r.Reason.Message
+			if r.Cause, r.State = from.ungated(pod); r.evicted() {
+				r.Cause, r.State = cause.Preempted, "it is "+r.Reason.Message
 			}
 			if reason, _ := failure(pod); pod.Status.Phase == corev1.PodFailed {
 				r.alike = "failed: " + reason
 			}
 		}
-		r.Hints = from.hints(pod, r.fits())
-		if r.State == waitsForAPlace && r.fits() && len(r.Hints) == 0 {
-			r.State += r.hasRoom(owners, podrequest.Of(pod).Group != podrequest.Group{})
+		around := cause.Cause("")
+		if around, r.Hints = from.hints(pod, r.fits()); r.Cause == cause.NotLookedAt && len(r.Hints) > 0 {
+			r.Cause, r.State, r.Now = around, waitsForAPlace, ""
+		} else if around != "" && (around != cause.GangIncomplete || r.Cause == "") {
+			r.Cause = around
 		}
-		if r.Reason != nil { // an incomplete gang has been told so
+		if r.Reason != nil { // of an incomplete gang there is an event too
 			r.Hints = slices.DeleteFunc(r.Hints, func(hint string) bool { return hint == r.Reason.Message })
 		}
 		all = append(all, r)
@@ -124,128 +124,43 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 }
 
 // gated fills in the state of a pod that holds our gate, and what the nodes have for it.
-func (r *Reasoned) gated(pod *corev1.Pod, known *classes.Set, from *Evidence, rooms map[string]roomFor) {
-	demand, err := placement.DemandOf(podrequest.Of(pod), known)
-	switch {
-	case err != nil:
-		r.State = "what it asks for cannot be read: " + err.Error()
-		if errors.Is(err, placement.ErrNoClass) {
-			r.State = waitsForItsClass + err.Error()
-		}
+func (r *Reasoned) gated(pod *corev1.Pod, picture *diagnosis.Picture, from *Evidence, rooms map[string][]NodeClass) {
+	r.WaitingPod = picture.Waiting(pod)
+	switch r.State = waitsForAPlace; {
+	case r.Cause == cause.NoClass || r.Cause == cause.Invalid || r.Cause == cause.OtherGates:
+		r.State = r.Now
+	case r.Now != "":
+		r.State += ": " + r.Now
+	}
+	demand, err := placement.DemandOf(podrequest.Of(pod), picture.Classes)
+	if err != nil {
 		return
-	case len(r.OtherGates) > 0:
-		r.State = "it waits for other gates first: " + strings.Join(r.OtherGates, ", ")
-	default:
-		r.State = waitsForAPlace
 	}
 	class := fmt.Sprint(podrequest.EquivalenceClass(pod), pod.Spec.NodeSelector, pod.Spec.Affinity.String())
 	for _, t := range pod.Spec.Tolerations {
 		class += t.String()
 	}
 	if _, seen := rooms[class]; !seen {
-		rooms[class] = roomFor{FitIn(demand, from.Ledgers, Kept{}, ledgers.Room, from.refusals(pod)), from.lacks(pod, demand)}
+		rooms[class] = FitIn(demand, from.Ledgers, Kept{}, ledgers.Room, from.refusals(pod))
 	}
-	r.Classes = rooms[class].classes
-	if lacks := rooms[class].lacks; lacks != "" && r.State == waitsForAPlace {
-		r.State += ": " + lacks
-	}
+	r.Classes = rooms[class]
 }
 
-// roomFor is what nodes have for a pod, by class, and what all of them lack.
-type roomFor struct {
-	classes []NodeClass
-	lacks   string
-}
-
-// lacks is what no node has for the pod now, in the allocator's words; empty where one has room, or
-// where the ledgers are not known.
-func (e *Evidence) lacks(pod *corev1.Pod, demand *placement.Demand) string {
-	var rooms []*placement.Node
-	refusals, refused, first := e.refusals(pod), 0, ""
+// Picture is what the evidence says of the cluster.
+func (e *Evidence) Picture() *diagnosis.Picture {
+	p := &diagnosis.Picture{Node: func(name string) *corev1.Node { return e.Nodes[name] }, Classes: classes.Of(e.Classes...), Said: model.SaidIn(e.Verdicts)}
+	p.Owners = e.owners(p.Said)
+	if e.Ledgers != nil {
+		p.Ledgers = []*v1alpha1.SliceLedger{}
+	}
 	for i := range e.Ledgers {
-		l := &e.Ledgers[i]
-		room := ledgers.Room(l)
-		if room == nil {
-			continue
-		}
-		if against := refusals(l.Name); against != "" {
-			if refused++; refused == 1 {
-				first = l.Name + ": " + against
-			}
-			continue
-		}
-		if rooms = append(rooms, room); placement.Fits(demand, room) {
-			return ""
-		}
+		p.Ledgers = append(p.Ledgers, &e.Ledgers[i])
 	}
-	var parts []string
-	if len(rooms) > 0 || refused == 0 && len(e.Ledgers) > 0 {
-		parts = append(parts, placement.Explain(demand, rooms).String())
-	}
-	if refused > 0 {
-		parts = append(parts, fmt.Sprintf("it may not go to %d node(s) with GPUs, such as %s", refused, first))
-	}
-	if withheld := ledgers.Withheld(pointers(e.Ledgers)); withheld != "" {
-		parts = append(parts, withheld)
-	}
-	return strings.Join(parts, "; ")
+	return p
 }
 
-// pointers are the ledgers in turn.
-func pointers(all []v1alpha1.SliceLedger) iter.Seq[*v1alpha1.SliceLedger] {
-	return func(yield func(*v1alpha1.SliceLedger) bool) {
-		for i := range all {
-			if !yield(&all[i]) {
-				return
-			}
-		}
-	}
-}
-
-// WaitsFor is what each of the pods that are gated waits for now, by UID: what Why says of it. Of one
-// that waits for other gates, or for what only an event says, there is nothing.
-func WaitsFor(pods []corev1.Pod, from Evidence) map[types.UID]string {
-	now := map[types.UID]string{}
-	from.Pods = pods
-	gated := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !podstate.Gated(&p) })
-	for _, r := range Why(gated, from) {
-		if text, is := strings.CutPrefix(r.State, waitsForAPlace); is && !strings.HasSuffix(text, eventSays) {
-			now[r.PodUID] = strings.TrimPrefix(strings.TrimPrefix(text, ": "), ", and ")
-		} else if strings.HasPrefix(r.State, waitsForItsClass) {
-			now[r.PodUID] = r.State
-		}
-	}
-	return now
-}
-
-// States of pods that wait, and where they leave it to an event.
-const (
-	waitsForAPlace   = "it waits for a place"
-	waitsForItsClass = "it waits for its class: "
-	eventSays        = ": the allocator's last event says what else it waits for"
-)
-
-// hasRoom says why the pod waits although there is room.
-func (r *Reasoned) hasRoom(owners map[model.GPUOf][]string, gang bool) string {
-	const room = ", and there is room"
-	if names := some(ownersOf(r.Classes, owners)); names != "" {
-		return room + ", which is reserved for " + names
-	}
-	if r.Reason == nil {
-		return room + ": the allocator has not said anything of it yet"
-	}
-	if _, refused, is := strings.Cut(r.Reason.Message, model.RefusedNodes); is {
-		refused, _, _ = strings.Cut(refused, "; ")
-		return room + " on nodes that the scheduler refuses: " + refused
-	}
-	switch {
-	case strings.Contains(r.Reason.Message, placement.ReservedRoom):
-		return room + ", which is reserved for pods of the same or a higher priority"
-	case !gang && strings.Contains(r.Reason.Message, placement.NearestRoom):
-		return room + " since: the allocator looks again"
-	}
-	return room + eventSays
-}
+// waitsForAPlace begins the state of a pod that waits for a place.
+const waitsForAPlace = "it waits for a place"
 
 // refusals are what keeps the pod off a node, whatever is free there; empty where nothing is known to.
 func (e *Evidence) refusals(pod *corev1.Pod) func(node string) string {
@@ -260,19 +175,6 @@ func (e *Evidence) refusals(pod *corev1.Pod) func(node string) string {
 // fits reports whether a node has room for the pod.
 func (r *Reasoned) fits() bool {
 	return slices.ContainsFunc(r.Classes, func(c NodeClass) bool { return len(c.Fits) > 0 })
-}
-
-// ownersOf are for whom the room that was found is kept.
-func ownersOf(classes []NodeClass, owners map[model.GPUOf][]string) (names []string) {
-	for _, c := range classes {
-		for _, f := range c.Fits {
-			for _, d := range f.Devices {
-				names = append(names, owners[model.GPUOf{Node: f.Node, Index: d.GPU}]...)
-			}
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 // topologyOf says how near to each other the pod's GPUs are, where it asks for some topology.
@@ -298,6 +200,7 @@ type ReasonList struct {
 type RefusedPods struct {
 	// Object is the controller, as KIND/NAME.
 	Object  string      `json:"object"`
+	Cause   cause.Cause `json:"cause"`
 	Message string      `json:"message"`
 	Seen    metav1.Time `json:"seen"`
 }
@@ -322,7 +225,11 @@ func Refusals(pods []corev1.Pod, events []corev1.Event) []RefusedPods {
 	}
 	var all []RefusedPods
 	for _, e := range last {
-		all = append(all, RefusedPods{e.InvolvedObject.Kind + "/" + e.InvolvedObject.Name, e.Message, e.LastTimestamp})
+		of := cause.Refused
+		if strings.Contains(e.Message, "exceeded quota: ") {
+			of = cause.Quota
+		}
+		all = append(all, RefusedPods{e.InvolvedObject.Kind + "/" + e.InvolvedObject.Name, of, e.Message, e.LastTimestamp})
 	}
 	slices.SortFunc(all, func(a, b RefusedPods) int { return strings.Compare(a.Object, b.Object) })
 	return all

@@ -96,8 +96,8 @@ func TestHostileWhy_WhenThePodCanNeverRun(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"zone": "a"}}}
 	tainted := node.DeepCopy()
 	tainted.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
-	const off = "the scheduler refuses 1 node(s) with room, such as gpu-1: it does not tolerate taint k:NoSchedule"
-	const unselected = "the scheduler refuses 1 node(s) with room, such as gpu-1: its node selector zone=none does not match"
+	const off = "the scheduler refuses 1 node(s) with room, such as gpu-1: node(s) had untolerated taint k:NoSchedule"
+	const unselected = "the scheduler refuses 1 node(s) with room, such as gpu-1: node(s) didn't match node selector zone=none"
 	for name, tt := range map[string]struct {
 		node   *corev1.Node
 		edit   func(*corev1.Pod)
@@ -132,70 +132,6 @@ func TestHostileWhy_WhenThePodCanNeverRun(t *testing.T) {
 				t.Errorf("hints %q, want %q", hints, tt.hint)
 			}
 		})
-	}
-}
-
-// Where there is room and the pod waits, one cause is named.
-func TestWhy_WhenThereIsRoom_OneCauseIsNamed(t *testing.T) {
-	l := v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}
-	l.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
-	l.Status.Devices = []v1alpha1.DeviceStatus{{UUID: "GPU-a", Model: "T4", Mem: 15360, Healthy: true}}
-	for name, tt := range map[string]struct{ event, want string }{
-		"nothing is said": {"", ": the allocator has not said anything of it yet"},
-		"the scheduler refuses": {"3 node(s) have the devices, but the scheduler would refuse them: 2 Insufficient cpu, 1 Insufficient memory; elsewhere: container c needs",
-			" on nodes that the scheduler refuses: 2 Insufficient cpu, 1 Insufficient memory"},
-		"reserved": {"container c needs 30 % compute and 1 MiB on one GPU; nearest: gpu-1 GPU 0 has 100 % and 15,360 MiB free, of which 90 % and 1 MiB are reserved for others",
-			", which is reserved for pods of the same or a higher priority"},
-		"there was none": {"container c needs 30 % compute and 1 MiB on one GPU; nearest: gpu-1 GPU 0 has 1 % and 15,360 MiB free", " since: the allocator looks again"},
-		"something else": {"waits for pod ns/p to bind", ": the allocator's last event says what else it waits for"},
-	} {
-		pod := gatedPod("p")
-		from := Evidence{Ledgers: []v1alpha1.SliceLedger{l}}
-		if tt.event != "" {
-			from.Verdicts = []corev1.Event{eventOf(pod.UID, 1, tt.event)}
-		}
-		if got := Why([]corev1.Pod{pod}, from)[0].State; got != waitsForAPlace+", and there is room"+tt.want {
-			t.Errorf("%s: %q, want %q", name, got, tt.want)
-		}
-	}
-}
-
-// What is true now goes before what an event said: the reason of before is gone with its cause.
-func TestWaitsFor(t *testing.T) {
-	l := v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}
-	l.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
-	l.Status.Devices = []v1alpha1.DeviceStatus{{UUID: "GPU-a", Model: "T4", Mem: 15360, Healthy: true}}
-	l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: "GPU-a", Core: 100, Mem: 15360}}
-	used := *l.DeepCopy()
-	used.Spec.Devices[0].Slices = []v1alpha1.Slice{{Pod: "other", Owner: "ns/other", Ctr: "c", Core: 50, Mem: 100}}
-	cordoned := *l.DeepCopy()
-	cordoned.Spec.Cordons = []v1alpha1.Cordon{{UUID: "GPU-a", By: "ops", Since: metav1.Unix(0, 0)}}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}
-	const before = "container main needs 90 % compute and 7,680 MiB on one GPU; nearest: gpu-1 GPU 0 has 7 % and 15,360 MiB free"
-	for name, tt := range map[string]struct {
-		ledgers     []v1alpha1.SliceLedger
-		edit        func(*corev1.Pod)
-		event, want string
-	}{
-		"another figure":       {[]v1alpha1.SliceLedger{used}, nil, before, "container main needs 90 % compute and 7,680 MiB on one GPU; nearest: gpu-1 GPU 0 has 50 % and 15,260 MiB free"},
-		"its cause is deleted": {[]v1alpha1.SliceLedger{l}, nil, before, "there is room since: the allocator looks again"},
-		"cordoned":             {[]v1alpha1.SliceLedger{cordoned}, nil, before, "no node has a GPU that takes slices; 1 GPU(s) are cordoned, such as gpu-1 GPU 0, cordoned by ops"},
-		"another selector": {[]v1alpha1.SliceLedger{l}, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"gpu": "a100"} }, before,
-			"it may not go to 1 node(s) with GPUs, such as gpu-1: its node selector gpu=a100 does not match"},
-		"only an event knows": {[]v1alpha1.SliceLedger{l}, nil, "waits for pod ns/p to bind", ""},
-		"other gates": {[]v1alpha1.SliceLedger{l}, func(p *corev1.Pod) {
-			p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/quota"})
-		}, before, ""},
-		"no ledger is known": {nil, nil, before, ""},
-	} {
-		pod := gatedPod("p")
-		if tt.edit != nil {
-			tt.edit(&pod)
-		}
-		from := Evidence{Ledgers: tt.ledgers, Nodes: map[string]*corev1.Node{"gpu-1": node}, Verdicts: []corev1.Event{eventOf(pod.UID, 1, tt.event)}}
-		if got := WaitsFor([]corev1.Pod{pod}, from)[pod.UID]; got != tt.want {
-			t.Errorf("%s: %q, want %q", name, got, tt.want)
-		}
 	}
 }
 

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package diagnosis says why a pod cannot be placed: a cause, and a sentence with its figures.
+// The scheduler makes a Diagnosis of what its filters said. A Picture has what others know, who see
+// ledgers, nodes and the allocator's events. It keeps no state.
+package diagnosis
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/cause"
+)
+
+// Reasons counts nodes by what the scheduler has against them.
+type Reasons map[string]int
+
+// Add counts a node.
+func (r Reasons) Add(of []string) {
+	for _, reason := range of {
+		r[reason]++
+	}
+}
+
+// String lists the reasons as the scheduler does, the most frequent first.
+func (r Reasons) String() string {
+	list := slices.SortedFunc(maps.Keys(r), func(a, b string) int {
+		return cmp.Or(cmp.Compare(r[b], r[a]), strings.Compare(a, b))
+	})
+	for i, reason := range list {
+		list[i] = fmt.Sprintf("%d %s", r[reason], reason)
+	}
+	return strings.Join(list, ", ")
+}
+
+// Diagnosis is why a pod cannot be placed.
+type Diagnosis struct {
+	// Refused is how many nodes have the devices and the scheduler would not take, for Reasons.
+	// Unasked of them lack CPU or memory and were not asked for theirs.
+	Refused, Unasked int
+	Reasons          Reasons
+	// Devices is what the other nodes lack.
+	Devices placement.Shortfall
+	// Withheld says what is not granted now of nodes and GPUs, empty for nothing.
+	Withheld string
+	// Labels are those of which the pod needs the same values as its gang, and that no node with
+	// GPUs has. Beside are the nodes of its running members.
+	Labels, Beside []string
+}
+
+// Of is why none of the nodes takes a pod with the demand; nil where one would. The refusals are what
+// the scheduler has against a node, none for nothing.
+func Of(demand *placement.Demand, nodes iter.Seq[*placement.Node], refusals func(node string) []string) *Diagnosis {
+	d := &Diagnosis{Reasons: Reasons{}}
+	var without []*placement.Node
+	for node := range nodes {
+		if !placement.Fits(demand, node) {
+			without = append(without, node)
+			continue
+		}
+		against := refusals(node.Name)
+		if len(against) == 0 {
+			return nil
+		}
+		d.Refused++
+		d.Reasons.Add(against)
+	}
+	d.Devices = placement.Explain(demand, without)
+	return d
+}
+
+// Key is what does not change with the figures.
+func (d *Diagnosis) Key() string {
+	if len(d.Labels) > 0 {
+		return "no label " + strings.Join(d.Labels, ", ")
+	}
+	if d.Refused > 0 {
+		return "refused " + strings.Join(slices.Sorted(maps.Keys(d.Reasons)), ", ")
+	}
+	return "short of " + d.Devices.Container
+}
+
+// Cause is what kind of thing keeps the pod waiting.
+func (d *Diagnosis) Cause() cause.Cause {
+	of, _ := d.explain()
+	return of
+}
+
+// String is the sentence.
+func (d *Diagnosis) String() string {
+	_, text := d.explain()
+	if d.Withheld == "" {
+		return text
+	}
+	return text + "; " + d.Withheld
+}
+
+func (d *Diagnosis) explain() (cause.Cause, string) {
+	labels := strings.Join(d.Labels, ", ")
+	if len(d.Beside) > 0 {
+		return cause.NoNodeLabel, fmt.Sprintf("no node that takes slices has the value of label %s that the nodes of its running members have: %s", labels, strings.Join(d.Beside[:min(3, len(d.Beside))], ", "))
+	} else if len(d.Labels) > 0 {
+		return cause.NoNodeLabel, fmt.Sprintf("no node that takes slices has label %s, as schedulingConstraints.topology of its group asks for: label the nodes, or correct the key", labels)
+	}
+	of, text := d.Devices.Cause(), d.Devices.String()
+	if d.Refused == 0 {
+		if of == cause.NoGPU && d.Withheld != "" {
+			of = cause.NotGranted
+		}
+		return of, text
+	}
+	refused := fmt.Sprintf("%d node(s) have the devices, but the scheduler would refuse them: %s", d.Refused, d.Reasons)
+	if d.Unasked > 0 {
+		refused += fmt.Sprintf(", and %d more that lack CPU or memory", d.Unasked)
+	}
+	if d.Devices.Devices > 0 {
+		refused += "; elsewhere: " + text
+	}
+	return cause.SchedulerRefuses, refused
+}
