@@ -87,16 +87,8 @@ var metricName = regexp.MustCompile(`\b(?:vernier[_:]|container_accelerator_)[a-
 func TestQueries(t *testing.T) {
 	var rules ruleFile
 	readYAML(t, "chart/files/rules.yaml", &rules)
-	var dashboard struct {
-		Panels []struct {
-			Title   string
-			Targets []struct{ Expr string }
-		}
-		Templating struct {
-			List []struct{ Name, Query string }
-		}
-	}
-	readYAML(t, "chart/files/dashboard.json", &dashboard)
+	var board dashboard
+	readYAML(t, "chart/files/dashboard.json", &board)
 	reference := must.Get(os.ReadFile("../docs/reference/metrics.md"))(t)
 	known := map[string]string{} // labels by name
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| [a-z]+ \\| (.*?) \\|").FindAllStringSubmatch(string(reference), -1) {
@@ -114,7 +106,7 @@ func TestQueries(t *testing.T) {
 	var parsed strings.Builder
 	parsed.WriteString("groups: [{name: dashboard, rules: [\n")
 	variables := strings.NewReplacer("$namespace", ".*", "$model", ".*", "$node", ".*")
-	for i, p := range dashboard.Panels {
+	for i, p := range board.Panels {
 		for j, q := range p.Targets {
 			expr := variables.Replace(q.Expr)
 			if strings.Contains(expr, "$") {
@@ -138,7 +130,7 @@ func TestQueries(t *testing.T) {
 			}
 		}
 	}
-	for _, v := range dashboard.Templating.List {
+	for _, v := range board.Templating.List {
 		if of := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Query); of != nil && !strings.Contains(known[of[1]], "`"+of[2]+"`") {
 			t.Errorf("variable %s: %s has no label %s", v.Name, of[1], of[2])
 		}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/cpuset"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -314,7 +315,7 @@ func (a *agent) collector() *metrics.Collector {
 		Node: a.options.Node, Table: a.table, Modes: a.modes,
 		Devices: a.watcher.Snapshot, Granted: a.granted, Findings: a.auditor.Findings, Held: a.auditor.Held, Orphans: a.releaser.Ended,
 		Use: a.use, Activity: a.activity, Batch: a.batch.Use, Pressure: a.options.Pressure,
-		NVML: a.watcher.Err, Runtime: a.connection.Err,
+		NVML: a.watcher.Err, Runtime: a.connection.Err, Clock: clock.RealClock{},
 	})
 }
 

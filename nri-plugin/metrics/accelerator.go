@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
@@ -24,7 +25,7 @@ const dutyWindow = 10 * time.Second
 // time: a container that uses all of its 30 percent shows 30.
 type accelerators struct {
 	total, used, duty *prometheus.Desc
-	now               func() time.Time
+	clock             clock.PassiveClock
 
 	mu    sync.Mutex
 	spans map[spanKey]span
@@ -33,7 +34,7 @@ type accelerators struct {
 type spanKey struct{ container, uuid string }
 
 // span is what a container had used when a time began, and its duty cycle in the
-// time before; negative before there was one.
+// time before; negative before there was one. Of a whole device it begins with every reading.
 type span struct {
 	began time.Time
 	busy  time.Duration
@@ -46,7 +47,7 @@ type accelerator struct {
 	model, uuid                   string
 }
 
-func newAccelerators(node string) *accelerators {
+func newAccelerators(node string, clock clock.PassiveClock) *accelerators {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc("container_accelerator_"+name, help,
 			[]string{"namespace", "pod", "container", "make", "model", "acc_id"}, prometheus.Labels{"node": node})
@@ -55,7 +56,7 @@ func newAccelerators(node string) *accelerators {
 		total: desc("memory_total_bytes", "Device memory that the container may use."),
 		used:  desc("memory_used_bytes", "Device memory that the container's processes are charged; of a whole GPU what the driver says is in use."),
 		duty:  desc("duty_cycle", "Percent of the device's time that the container used over at least the last 10 s. It is 30 when a slice with gpu-core: 30 uses all it may. Of a whole GPU the driver's utilisation. Absent without a quota, and at a container's first scrape."),
-		now:   time.Now,
+		clock: clock,
 		spans: map[spanKey]span{},
 	}
 }
@@ -76,10 +77,21 @@ func (a *accelerators) slice(out chan<- prometheus.Metric, of accelerator, usedB
 	}
 }
 
-// whole sends what is used of a device that a container has to itself.
-func (a *accelerators) whole(out chan<- prometheus.Metric, of accelerator, use device.Use) {
+// whole sends what is used of a device that a container has to itself. It returns the device's
+// busy time since the first reading: each reading counts for the time since the one before.
+func (a *accelerators) whole(out chan<- prometheus.Metric, of accelerator, use device.Use) time.Duration {
 	a.send(out, a.used, of, float64(use.MemoryBytes))
 	a.send(out, a.duty, of, float64(use.Busy))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	key, now := spanKey{of.id, of.uuid}, a.clock.Now()
+	s, found := a.spans[key]
+	if found {
+		s.busy += now.Sub(s.began) * time.Duration(use.Busy) / 100
+	}
+	s.began = now
+	a.spans[key] = s
+	return s.busy
 }
 
 // cycle is the percent of its time that the container used a device in the last
@@ -87,7 +99,7 @@ func (a *accelerators) whole(out chan<- prometheus.Metric, of accelerator, use d
 func (a *accelerators) cycle(key spanKey, busy time.Duration) (percent float64, known bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := a.now()
+	now := a.clock.Now()
 	s, found := a.spans[key]
 	switch took := now.Sub(s.began); {
 	case !found:

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
@@ -56,6 +57,7 @@ type Sources struct {
 	Pressure func(pid uint32, container string) (time.Duration, error)
 	// NVML and Runtime say why one of them is out of reach, nil when it isn't.
 	NVML, Runtime func() error
+	Clock         clock.PassiveClock
 }
 
 // Collector reads the sources at every scrape.
@@ -86,11 +88,11 @@ func New(from Sources) *Collector {
 	c := &Collector{
 		from:         from,
 		memoryLimit:  desc("container_memory_limit_bytes", "Device memory of the container's slice.", slice...),
-		memoryUsed:   desc("container_memory_used_bytes", "Device memory that the container's processes are charged.", slice...),
+		memoryUsed:   desc("container_memory_used_bytes", "Device memory that the container's processes are charged; of a whole GPU what the driver says is in use.", slice...),
 		memoryPeak:   desc("container_memory_peak_bytes", "Most device memory that the container's processes were charged at a time.", slice...),
 		refusals:     desc("container_memory_refusals_total", "Allocations that were refused for want of memory in the slice (CUDA_ERROR_OUT_OF_MEMORY).", slice...),
 		computeLimit: desc("container_compute_limit_ratio", "Share of the device's time that the container may use, 0.3 for gpu-core: 30; absent without a quota.", slice...),
-		busy:         desc("container_device_seconds_total", "Device time that the container was charged; without a quota it counts only while a container with one is on the device.", slice...),
+		busy:         desc("container_device_seconds_total", "Device time that the container was charged; without a quota it counts only while a container with one is on the device. Of a whole GPU the driver's utilisation at each scrape, times the time since the scrape before.", slice...),
 		throttled:    desc("container_throttled_seconds_total", "Time that the container's launches have waited for its quota, added up over threads.", slice...),
 		slowdown:     desc("container_slowdown_ratio", "How much longer than at their best the container's launches take on the device: 1.5 when half as long again. The median of the time of one class of launches lately over the 5th percentile of all of its launches. Absent below 100 samples, without a quota, and when nothing was launched for a minute.", slice...),
 		launches:     desc("container_launches_total", "Launches that were measured; without a quota only while a container with one is on the device.", slice...),
@@ -122,7 +124,7 @@ func New(from Sources) *Collector {
 			device.NVLinkTransmit: desc("device_nvlink_transmit_bytes_per_second", "Bytes that the device sent over all of its NVLinks, since the scrape before.", gpu...),
 			device.NVLinkReceive:  desc("device_nvlink_receive_bytes_per_second", "Bytes that the device received over all of its NVLinks, since the scrape before.", gpu...),
 		},
-		accelerators: newAccelerators(from.Node),
+		accelerators: newAccelerators(from.Node, from.Clock),
 	}
 	c.descriptions = append(all, c.accelerators.total, c.accelerators.used, c.accelerators.duty)
 	return c
@@ -193,7 +195,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 				continue
 			}
 			if use, err := c.from.Use(g.UUID); err == nil {
-				c.accelerators.whole(out, of, use)
+				gauge(c.memoryUsed, float64(use.MemoryBytes), at...)
+				busy := c.accelerators.whole(out, of, use)
+				out <- prometheus.MustNewConstMetric(c.busy, prometheus.CounterValue, busy.Seconds(), at...)
 			}
 		}
 		c.usage(out, e, accelerators)

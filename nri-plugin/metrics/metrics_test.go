@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/cpuset"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -97,6 +98,7 @@ func sources(table *attach.ContainerTable, limiter mode.Mode) Sources {
 		NVML:     func() error { return nil }, Runtime: func() error { return nil },
 		Batch:    func() batch.Use { return batch.Use{} },
 		Pressure: func(uint32, string) (time.Duration, error) { return 0, errors.New("cgroup v1") },
+		Clock:    clock.RealClock{},
 	}
 }
 
@@ -155,6 +157,7 @@ vernier_container_counters_readable{main,team,a} 1
 vernier_container_descriptors_unread{main,other,c} 1
 vernier_container_device_seconds_total{main,team,a,GPU-0} 1.5
 vernier_container_device_seconds_total{main,team,a,GPU-1} 0
+vernier_container_device_seconds_total{whole,team,b,GPU-2} 0
 vernier_container_launches_total{main,team,a,GPU-0} 7
 vernier_container_launches_total{main,team,a,GPU-1} 0
 vernier_container_memory_limit_bytes{main,team,a,GPU-0} 1.048576e+06
@@ -166,6 +169,7 @@ vernier_container_memory_refusals_total{main,team,a,GPU-0} 5
 vernier_container_memory_refusals_total{main,team,a,GPU-1} 0
 vernier_container_memory_used_bytes{main,team,a,GPU-0} 4096
 vernier_container_memory_used_bytes{main,team,a,GPU-1} 0
+vernier_container_memory_used_bytes{whole,team,b,GPU-2} 2048
 vernier_container_processes{main,team,a} 2
 vernier_container_slowdown_ratio{main,team,a,GPU-0} 1.5
 vernier_container_throttled_seconds_total{main,team,a,GPU-0} 0

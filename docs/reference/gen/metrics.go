@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"vernier.dev/vernier/allocator"
@@ -163,7 +164,7 @@ func nodeCollector() (prometheus.Collector, error) {
 				device.PCIeReceive: 0, device.NVLinkTransmit: 0, device.NVLinkReceive: 0}, nil
 		},
 		Batch: func() batch.Use { return batch.Use{Cap: 1} },
-		NVML:  func() error { return nil }, Runtime: func() error { return nil },
+		NVML:  func() error { return nil }, Runtime: func() error { return nil }, Clock: clock.RealClock{},
 	}), nil
 }
 
