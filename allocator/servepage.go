@@ -25,13 +25,12 @@ import (
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/state/agents"
 	"vernier.dev/vernier/api/access"
-	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // servePage puts the page on the manager, at an address. Every replica serves it,
 // from its own caches.
-func servePage(mgr manager.Manager, kube kubernetes.Interface, core coreinformers.Interface, known *classes.Set, agents *agents.Agents, address string) error {
+func servePage(mgr manager.Manager, kube kubernetes.Interface, core coreinformers.Interface, agents *agents.Agents, address string) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("the page: %w; set --page-bind-address", err)
@@ -56,9 +55,13 @@ func servePage(mgr manager.Manager, kube kubernetes.Interface, core coreinformer
 			node, _ := nodes.Get(name) // or there is none
 			return node
 		},
-		Classes: known,
-		Events:  said.read,
-		Uses:    uses.Of,
+		Classes: func(ctx context.Context) ([]v1alpha1.GPUClass, error) {
+			list := &v1alpha1.GPUClassList{}
+			err := mgr.GetCache().List(ctx, list, client.UnsafeDisableDeepCopy)
+			return list.Items, err
+		},
+		Events: said.read,
+		Uses:   uses.Of,
 	}, page.Accesses{
 		Ledgers: access.Ledgers(kube.AuthenticationV1(), kube.AuthorizationV1()),
 		Use:     access.Use(kube.AuthenticationV1(), kube.AuthorizationV1()),

@@ -107,7 +107,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 		Sizes: sizes, Changed: r.allocator.GroupChanged, AllChanged: r.allocator.GroupsChanged,
 	}
 	if o.Page != "0" {
-		if err := servePage(mgr, kube, factory.Core().V1(), known, pods, o.Page); err != nil {
+		if err := servePage(mgr, kube, factory.Core().V1(), pods, o.Page); err != nil {
 			return err
 		}
 	}

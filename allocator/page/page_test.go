@@ -79,9 +79,10 @@ func sources(ledgers ...*v1alpha1.SliceLedger) Sources {
 		Gated: func() ([]*corev1.Pod, error) {
 			return []*corev1.Pod{gated("late", noon.Add(time.Hour)), gated("early", noon), gated("queued", noon, "queue.example/hold"), {}}, nil
 		},
-		Pod:  func(_, name string) (*corev1.Pod, error) { return nil, errors.New("no " + name) },
-		Node: func(string) *corev1.Node { return nil },
-		Uses: func(context.Context, []string) map[string]usage.Reading { return nil },
+		Classes: func(context.Context) ([]v1alpha1.GPUClass, error) { return nil, nil },
+		Pod:     func(_, name string) (*corev1.Pod, error) { return nil, errors.New("no " + name) },
+		Node:    func(string) *corev1.Node { return nil },
+		Uses:    func(context.Context, []string) map[string]usage.Reading { return nil },
 		Events: func(context.Context) ([]corev1.Event, error) {
 			return []corev1.Event{event("early", "needs <b>30</b> core", noon.Add(2*time.Minute)), event("early", "old words", noon.Add(time.Minute))}, nil
 		},
@@ -219,6 +220,23 @@ func TestPage(t *testing.T) {
 		if w.Code != status || (status == http.StatusNotModified) != (w.Body.Len() == 0) {
 			t.Errorf("a reader who has %s: %d with %d bytes", have, w.Code, w.Body.Len())
 		}
+	}
+}
+
+// A class that no GPU serves is named where the waiting pods stand, with why, whether pods wait or not.
+func TestUnavailableClasses(t *testing.T) {
+	class := func(name string, status metav1.ConditionStatus, message string) v1alpha1.GPUClass {
+		return v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status: v1alpha1.GPUClassStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAvailable, Status: status, Message: message}}}}
+	}
+	s := sources(ledgerOf("gpu-1", 1))
+	s.Gated = func() ([]*corev1.Pod, error) { return nil, nil }
+	s.Classes = func(context.Context) ([]v1alpha1.GPUClass, error) {
+		return []v1alpha1.GPUClass{class("small", metav1.ConditionFalse, "no GPU of the cluster is of its models (<H100>)"), class("large", metav1.ConditionTrue, "served"), {}}, nil
+	}
+	text := ask(newPage(s, keys{}), http.MethodGet, "/", "good", nil).Body.String()
+	if strings.Count(text, "Class ") != 1 || !strings.Contains(text, "Class small: no GPU of the cluster is of its models (&lt;H100&gt;)") {
+		t.Errorf("want class small alone: %s", text)
 	}
 }
 

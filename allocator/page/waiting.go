@@ -3,11 +3,13 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/allocator/page/usage"
@@ -25,9 +27,10 @@ type Sources struct {
 	Gated func() ([]*corev1.Pod, error)
 	// Pod is one by its name.
 	Pod func(namespace, name string) (*corev1.Pod, error)
-	// Node is one by its name, nil for one that is not known. Classes are the GPUClasses.
-	Node    func(name string) *corev1.Node
-	Classes *classes.Set
+	// Node is one by its name, nil for one that is not known.
+	Node func(name string) *corev1.Node
+	// Classes are the GPUClasses that there are.
+	Classes func(context.Context) ([]v1alpha1.GPUClass, error)
 	// Events are the allocators' on pods.
 	Events func(context.Context) ([]corev1.Event, error)
 	// Uses is what is known of the containers' use on nodes. It does not wait for what isn't.
@@ -42,9 +45,14 @@ type Waiting struct {
 	Queue []Queued
 	// Pods is how many there are, and Shown how many of them are in the queue.
 	Pods, Shown int
+	// Unavailable are the classes that no GPU of the cluster could serve, whoever asks for them.
+	Unavailable []Unavailable
 	// reserved is for whom GPUs are kept.
 	reserved map[view.GPUOf][]Kept
 }
+
+// Unavailable is a class, and why no GPU serves it.
+type Unavailable struct{ Class, Message string }
 
 // Kept is the workload that a GPU is kept for. Until is when it was to be free; nil where nobody
 // knew.
@@ -69,6 +77,16 @@ func (s Sources) waiting(ctx context.Context, ledgers []*v1alpha1.SliceLedger) (
 		return p.DeletionTimestamp != nil || !podstate.Gated(p)
 	})
 	w := Waiting{Pods: len(pods), reserved: map[view.GPUOf][]Kept{}}
+	list, err := s.Classes(ctx)
+	if err != nil {
+		return w, fmt.Errorf("reading the GPUClasses: %w", err)
+	}
+	for i := range list {
+		if c := meta.FindStatusCondition(list[i].Status.Conditions, v1alpha1.ConditionAvailable); c != nil && c.Status == metav1.ConditionFalse {
+			w.Unavailable = append(w.Unavailable, Unavailable{list[i].Name, c.Message})
+		}
+	}
+	slices.SortFunc(w.Unavailable, func(a, b Unavailable) int { return cmp.Compare(a.Class, b.Class) })
 	if len(pods) == 0 {
 		return w, nil
 	}
@@ -76,7 +94,7 @@ func (s Sources) waiting(ctx context.Context, ledgers []*v1alpha1.SliceLedger) (
 	if err != nil {
 		return w, fmt.Errorf("reading the events: %w", err)
 	}
-	picture := diagnosis.Picture{Ledgers: ledgers, Node: s.Node, Classes: s.Classes, Said: view.SaidIn(events), Owners: map[view.GPUOf][]string{}}
+	picture := diagnosis.Picture{Ledgers: ledgers, Node: s.Node, Classes: classes.Of(list...), Said: view.SaidIn(events), Owners: map[view.GPUOf][]string{}}
 	slices.SortFunc(pods, podstate.ByAge)
 	for _, p := range pods {
 		w.keep(workload{p.Namespace, view.WorkloadOf(p)}, picture.Said.Reserved(p))

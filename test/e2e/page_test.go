@@ -26,6 +26,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/must"
 )
 
@@ -86,6 +87,10 @@ func TestPageIsForThoseWhoMayLook(t *testing.T) {
 	good, other := account(t, "onlooker", "vernier-viewer"), account(t, "stranger", "")
 	running := awaitReady(t, create(t, newPod("on-page").share(10, 10).on(small)))
 	waits := create(t, newPod("page-waits").share(100, 100).on(small))
+	class := &v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: "absent"}, Spec: v1alpha1.GPUClassSpec{
+		Models: []string{"NVIDIA Z100"}, Unit: v1alpha1.GPUUnit{Core: 10, MemMiB: 1000}}}
+	must.Do(t, sys.Client.Create(t.Context(), class))
+	t.Cleanup(func() { must.Report(t, sys.Client.Delete(context.Background(), class)) })
 	read := func(i int, token string) (int, string) { return readPage(pageOf(t, i, token).URL) }
 	for i := range sys.Allocators {
 		for _, token := range []string{"", "nonsense", other} {
@@ -98,10 +103,11 @@ func TestPageIsForThoseWhoMayLook(t *testing.T) {
 				return status == http.StatusUnauthorized && (token != other || strings.Contains(text, "bind the cluster role vernier-viewer")), fmt.Sprint(status, text)
 			})
 		}
-		await(t, fmt.Sprintf("replica %d to show both pods, and why one waits", i), func() (bool, string) {
+		await(t, fmt.Sprintf("replica %d to show both pods, why one waits, and the class without GPUs", i), func() (bool, string) {
 			status, text := read(i, good)
 			return status == http.StatusOK && strings.Contains(text, "tenants/"+running.Name) &&
-				strings.Contains(text, "tenants pod/"+waits.Name) && strings.Contains(text, "container main needs 100 % compute"), text
+				strings.Contains(text, "tenants pod/"+waits.Name) && strings.Contains(text, "container main needs 100 % compute") &&
+				strings.Contains(text, "Class absent: no GPU of the cluster is of its models (NVIDIA Z100)"), text
 		})
 	}
 }

@@ -73,10 +73,11 @@ func serve(t testing.TB, gpus int) (f *fleet, url string) {
 		Ledgers: func(context.Context) ([]*v1alpha1.SliceLedger, error) {
 			return append([]*v1alpha1.SliceLedger{}, *f.ledgers.Load()...), nil
 		},
-		Gated:  func() ([]*corev1.Pod, error) { return nil, nil },
-		Pod:    func(_, name string) (*corev1.Pod, error) { return nil, errors.New("no " + name) },
-		Events: func(context.Context) ([]corev1.Event, error) { return nil, nil },
-		Uses:   func(context.Context, []string) map[string]usage.Reading { return nil },
+		Gated:   func() ([]*corev1.Pod, error) { return nil, nil },
+		Classes: func(context.Context) ([]v1alpha1.GPUClass, error) { return nil, nil },
+		Pod:     func(_, name string) (*corev1.Pod, error) { return nil, errors.New("no " + name) },
+		Events:  func(context.Context) ([]corev1.Event, error) { return nil, nil },
+		Uses:    func(context.Context, []string) map[string]usage.Reading { return nil },
 	}, page.Accesses{Ledgers: f, Use: f}, logr.Discard())
 	s := httptest.NewServer(p)
 	t.Cleanup(s.Close)
@@ -164,6 +165,58 @@ func TestBarsLineUp(t *testing.T) {
 				t.Errorf("%d pixels wide: %s: %v, want 1", width, what, n)
 			}
 		}
+	}
+}
+
+// Each owner's colour shows on the bar, in light and in dark, under its name and beside the line
+// that divides it from the next, and no two of them look alike.
+func TestOwnersColoursShow(t *testing.T) {
+	t.Parallel()
+	f, url := serve(t, 8)
+	crowd := (*f.ledgers.Load())[0]
+	for i := range 64 {
+		crowd.Spec.Devices[1].Slices = append(crowd.Spec.Devices[1].Slices, v1alpha1.Slice{Owner: fmt.Sprintf("owner-%d/pod", i), Ctr: "main", Core: 1, Mem: 813})
+	}
+	b := open(t)
+	signIn(b, url)
+	for _, scheme := range []string{"light", "dark"} {
+		b.call("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+		b.await("matchMedia('(prefers-color-scheme: dark)').matches", scheme == "dark")
+		bar := colour(t, b.eval("getComputedStyle(document.querySelector('.bar')).backgroundColor"))
+		owners := map[string][]float64{}
+		for i := range 8 {
+			part := fmt.Sprintf("getComputedStyle(document.querySelector('.bar .h%d'))", i)
+			owner, text, line := colour(t, b.eval(part+".backgroundColor")), colour(t, b.eval(part+".color")), colour(t, b.eval(part+".borderRightColor"))
+			for _, c := range []struct {
+				what    string
+				against []float64
+				least   float64
+			}{{"the bar", bar, 3}, {"the line beside it", line, 3}, {"the name on it", text, 4.5}} {
+				if got := contrast(owner, c.against); got < c.least {
+					t.Errorf("%s: owner %d and %s: contrast %.2f, want %v", scheme, i, c.what, got, c.least)
+				}
+			}
+			for other, of := range owners {
+				if d := distance(owner, of); d < 30 {
+					t.Errorf("%s: owner %d and %s: %.0f apart, want 30", scheme, i, other, d)
+				}
+			}
+			owners[fmt.Sprint("owner ", i)] = owner
+		}
+	}
+}
+
+// On a telephone the page's content begins near its top.
+func TestContentBeginsNearTheTop(t *testing.T) {
+	t.Parallel()
+	_, url := serve(t, 8)
+	b := open(t)
+	signIn(b, url)
+	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": false}, nil)
+	b.await("innerWidth", 390)
+	b.await("document.getElementById('state').textContent", "live")
+	if top := b.eval("document.getElementById('main').firstElementChild.getBoundingClientRect().top"); top.(float64) > 120 {
+		t.Errorf("the content begins %v pixels below the top, want 120 at most", top)
 	}
 }
 
