@@ -403,6 +403,9 @@ func (q *queueInTest) AddAfter(it queue.Item, delay time.Duration) {
 // AddRateLimited has no time of its own: how long the pauses are is the real queue's.
 func (q *queueInTest) AddRateLimited(it queue.Item) { q.AddAfter(it, 0) }
 
+// NumRequeues counts none.
+func (q *queueInTest) NumRequeues(queue.Item) int { return 0 }
+
 func (q *queueInTest) Get() (queue.Item, bool) {
 	it := q.due[0]
 	if q.out == nil {

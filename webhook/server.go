@@ -63,7 +63,7 @@ func (s *server) Start(ctx context.Context) error {
 		go func() {
 			defer close(ended)
 			if err := watcher.Start(watch); err != nil {
-				log.FromContext(ctx).Error(err, "cannot watch the certificate's files: a renewed one is not served")
+				log.FromContext(ctx).Error(err, "Cannot watch the certificate's files: a renewed one is not served")
 			}
 		}()
 		defer func() { stop(); <-ended }()

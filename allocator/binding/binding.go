@@ -144,7 +144,7 @@ func (b *Binder) Evict(ctx context.Context, pod *corev1.Pod, grace *int64, dryRu
 		b.writeRefused(writeEviction, pod, err)
 		return false, nil
 	case apierrors.IsTooManyRequests(err), bounded.Err() != nil:
-		b.Log.V(1).Info("not evicted", "pod", podstate.KeyOf(pod), "cause", err.Error())
+		b.Log.V(1).Info("Pod not evicted", "pod", podstate.KeyOf(pod), "err", err)
 		return false, nil
 	default:
 		return false, fmt.Errorf("evicting pod %s: %w", podstate.KeyOf(pod), err)

@@ -194,8 +194,9 @@ func (b *Binder) grantRefused(pod *corev1.Pod, node string, err error) error {
 // placementRefused notes that the API server refuses to have a pod placed on a node. It is tried
 // again after a pause; or at once where it keeps slices no more, or may go to another node.
 func (b *Binder) placementRefused(pod *corev1.Pod, write, node string, err error) error {
-	what, avoid := "ungate it", ""
+	what, avoid, log := "ungate it", "", b.Log.WithValues("pod", podstate.KeyOf(pod), "write", write)
 	if write == writeLedger {
+		log = log.WithValues("node", node)
 		what, avoid = fmt.Sprintf("write its slices into the ledger of node %s", node), node
 	} else {
 		refusedWrites.WithLabelValues(write).Inc()
@@ -204,7 +205,7 @@ func (b *Binder) placementRefused(pod *corev1.Pod, write, node string, err error
 		return queue.Yield{} // Forget has been called, or will be
 	}
 	is := b.refusals.note(target{of: string(pod.UID)}, write, pod.ResourceVersion, avoid, b.Clock.Now(), fmt.Sprintf("the API server does not let the allocator %s: %v", what, err))
-	b.Log.Info("refused", "pod", podstate.KeyOf(pod), "write", write, "node", node, "tries", is.tries, "again", is.until, "cause", err.Error())
+	log.Info("Write refused", "tries", is.tries, "again", is.until, "err", err)
 	b.Queue.AddPodAfter(pod, is.until.Sub(b.Clock.Now()))
 	if is.tries >= FewTries || avoid != "" {
 		return queue.Yield{}
@@ -247,7 +248,7 @@ func (b *Binder) writeRefused(write string, pod *corev1.Pod, err error) time.Dur
 	}
 	now := b.Clock.Now()
 	is := b.refusals.note(target{write, string(pod.UID)}, write, "", "", now, err.Error())
-	b.Log.Info("refused", "pod", podstate.KeyOf(pod), "write", write, "tries", is.tries, "again", is.until, "cause", err.Error())
+	b.Log.Info("Write refused", "pod", podstate.KeyOf(pod), "write", write, "tries", is.tries, "again", is.until, "err", err)
 	// Of an eviction there are no tries in a row: others are chosen.
 	if is.tries == FewTries || is.tries == 1 && write == writeEviction {
 		b.Notify.Emit(pod, corev1.EventTypeWarning, notify.ReasonWriteRefused, fmt.Sprintf(

@@ -29,7 +29,7 @@ func (b *Binder) Release(ctx context.Context, known *v1alpha1.SliceLedger, drop 
 	}
 	released := len(grants.Pods(known)) - len(grants.Pods(ledger))
 	releases.Add(float64(released))
-	b.Log.V(1).Info("released", "node", ledger.Name, "pods", released)
+	b.Log.V(1).Info("Released pods", "node", ledger.Name, "pods", released)
 	return nil
 }
 

@@ -152,7 +152,7 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request) {
 	sees := p.access.Use.Check(r.Context(), r.RemoteAddr, token) == nil
 	fleet, err := p.sources.read(r.Context(), choiceOf(r.URL.Query()), sees)
 	if err != nil {
-		p.log.Error(err, "the page cannot be shown")
+		p.log.Error(err, "The page cannot be shown")
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
@@ -164,7 +164,7 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request) {
 func (p *Page) send(w http.ResponseWriter, r *http.Request, status int, name string, data any) {
 	var text bytes.Buffer
 	if err := templates.ExecuteTemplate(&text, name, data); err != nil {
-		p.log.Error(err, "the page cannot be written")
+		p.log.Error(err, "The page cannot be written")
 		http.Error(w, "the page cannot be written", http.StatusInternalServerError)
 		return
 	}
@@ -192,6 +192,6 @@ func (p *Page) send(w http.ResponseWriter, r *http.Request, status int, name str
 	}
 	w.WriteHeader(status)
 	if _, err := w.Write(body); err != nil {
-		p.log.V(1).Info("the reader is gone", "error", err.Error())
+		p.log.V(1).Info("The reader is gone", "err", err)
 	}
 }

@@ -255,7 +255,7 @@ func (p *Preemption) leastHarm(ctx context.Context, pod *corev1.Pod, plans []pla
 		}
 	}
 	if best != nil {
-		p.log.Info("the scheduler is to preempt", "pod", podstate.KeyOf(pod), "node", best.Node, "pods", least.Pods, "priority", least.Highest)
+		p.log.Info("The scheduler is to preempt", "pod", podstate.KeyOf(pod), "node", best.Node, "pods", least.Pods, "priority", least.Highest)
 	}
 	return best, resume, nil
 }
@@ -350,17 +350,17 @@ func (p *Preemption) Failed(ctx context.Context, pod *corev1.Pod) error {
 	if !would {
 		return nil
 	}
-	key := backoffKey{scheduler: pod.Spec.SchedulerName}
+	key, log := backoffKey{scheduler: pod.Spec.SchedulerName}, p.log.WithValues("pod", podstate.KeyOf(pod), "scheduler", pod.Spec.SchedulerName)
 	if looksForVictims(pod) {
 		if key = keyOf(pod); key.controller == "" {
 			return nil // no controller makes it again
 		}
+		log = log.WithValues("controller", key.controller)
 	}
 	now := p.clock.Now()
 	maps.DeleteFunc(p.backoff, func(_ backoffKey, until time.Time) bool { return !until.After(now) })
 	p.backoff[key] = now.Add(failedBackoff)
-	p.log.Info("the scheduler does not preempt where it was to; no pod like this is nominated for a while",
-		"pod", podstate.KeyOf(pod), "scheduler", key.scheduler, "controller", key.controller, "while", failedBackoff.String())
+	log.Info("The scheduler does not preempt where it was to; no pod like this is nominated for a while", "while", failedBackoff.String())
 	return nil
 }
 

@@ -186,7 +186,7 @@ func (p *Preemption) act(ctx context.Context, pl *planner, pods []scheduling.Req
 	p.rounds[r.Owner]++
 	if len(pods) == 1 {
 		if err := p.binder.Nominate(ctx, pods[0].Pod, r.Plans[0].Node); err != nil {
-			p.log.Error(err, "nominating a pod", "pod", podstate.KeyOf(pods[0].Pod)) // CPU and memory are not kept for it
+			p.log.Error(err, "Cannot nominate a pod", "pod", podstate.KeyOf(pods[0].Pod)) // CPU and memory are not kept for it
 		}
 	}
 	p.tell(r, notify.ReasonPreempting, "ends pods of lower priority: "+Describe(r, p.cache, p.clock.Now()))

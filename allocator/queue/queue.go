@@ -252,10 +252,35 @@ func (q *Queue) Done(it Item, err error) {
 		q.work.Add(it)
 	default:
 		delete(q.attempts, it)
-		q.log.Error(err, "will be tried again", "pod", it.Pod, "gang", it.Gang, "node", it.Node)
+		q.logFailure(it, err)
 		q.work.AddRateLimited(it)
 	}
 	q.work.Done(it)
+}
+
+// lasts is how many failures in a row are an error: fewer are others' writes in between, or an API
+// server that is just away.
+const lasts = 5
+
+// logFailure logs an error at the first failure of an item, and once more when it lasts.
+func (q *Queue) logFailure(it Item, err error) {
+	log := q.log
+	switch {
+	case it.Node != "":
+		log = log.WithValues("node", it.Node)
+	case it.Gang.Name != "":
+		log = log.WithValues("gang", it.Gang)
+	case it.Pod.Name != "":
+		log = log.WithValues("pod", it.Pod)
+	}
+	switch failures := q.work.NumRequeues(it) + 1; failures {
+	case 1:
+		log.Info("Trying again", "err", err)
+	case lasts:
+		log.Error(err, "Failed repeatedly, trying again", "failures", failures)
+	default:
+		log.V(1).Info("Trying again", "err", err, "failures", failures)
+	}
 }
 
 // Add has the item looked at. It is a no-op on a standby.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -176,6 +177,40 @@ func TestDone(t *testing.T) {
 		q.Done(items[0], ErrAgain)
 		if now := q.work.Len() == 1; now != (n < MaxAttempts) {
 			t.Fatalf("attempt %d: looked at again at once: %v", n, now)
+		}
+	}
+}
+
+// An item that fails for long has one line in the log, and one error once that has lasted; both name
+// it, with no empty field. After it has succeeded the next failure is a first one again.
+func TestFailuresAreLogged(t *testing.T) {
+	for _, tt := range []struct {
+		item  Item
+		named string
+	}{
+		{Item{Pod: types.NamespacedName{Namespace: "ns", Name: "a"}}, `"pod"={"name"="a" "namespace"="ns"}`}, {Item{Node: "n0"}, `"node"="n0"`},
+	} {
+		q := newQueue(t)
+		var lines []string
+		q.log = funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{})
+		fail := func(times int) {
+			for range times {
+				q.Done(tt.item, errors.New("broken"))
+			}
+		}
+		fail(50)
+		if len(lines) != 2 || !strings.Contains(lines[0], `"msg"="Trying again"`) || !strings.Contains(lines[1], `"msg"="Failed repeatedly, trying again" "error"="broken"`) {
+			t.Errorf("%s: %q", tt.item, lines)
+		}
+		q.Done(tt.item, nil)
+		fail(1)
+		for _, line := range lines {
+			if !strings.Contains(line, tt.named) || strings.Contains(line, `=""`) {
+				t.Errorf("%s: want %s and no empty field: %s", tt.item, tt.named, line)
+			}
+		}
+		if len(lines) != 3 {
+			t.Errorf("%s: after a success: %q", tt.item, lines)
 		}
 	}
 }

@@ -230,7 +230,7 @@ func (t *cycle) reserveForOthers(ctx context.Context) error {
 		case err != nil && !errors.Is(err, errStale):
 			// What its author wrote fails it, an expression of a claim for one. That is no
 			// matter of the pods that are decided on.
-			t.Log.V(1).Info("cannot say what another pod takes", "pod", podstate.KeyOf(other), "node", node, "cause", err.Error())
+			t.Log.V(1).Info("Cannot say what another pod takes", "pod", podstate.KeyOf(other), "node", node, "err", err)
 		}
 	}
 	return nil

@@ -33,7 +33,7 @@ func (s *Scheduler) survey() error {
 	if s.ranking == nil {
 		start := s.Clock.Now()
 		defer func() {
-			s.Log.Info("took over", "ledgers", len(rooms), "pods", len(pods), "seconds", s.Clock.Since(start).Seconds())
+			s.Log.Info("Took over", "ledgers", len(rooms), "pods", len(pods), "seconds", s.Clock.Since(start).Seconds())
 		}()
 		s.ranking = ranking.New()
 		rooms, hosts, pods = s.Cache.Index.Names(), nil, s.wanted(s.Cache.EverArrived())

@@ -305,7 +305,7 @@ func (a *agent) makeModes(cached, live client.Client) (err error) {
 func (a *agent) imagePreload(image *preload.Image, pid uint32) []byte {
 	own, err := image.Own(pid)
 	if err != nil {
-		a.options.Log.Error(err, "what a container's image has in "+preload.Path+" stays hidden", "process", pid)
+		a.options.Log.Error(err, "What a container's image has in "+preload.Path+" stays hidden", "process", pid)
 	}
 	return own
 }
@@ -395,12 +395,12 @@ func (a *agent) runtimeChanged(came bool) {
 	a.lookAtRunning()
 	a.releaser.LookAll()
 	if err := a.limiter.Sweep(a.table.Containers); err != nil {
-		a.options.Log.Error(err, "cannot clear the state directory")
+		a.options.Log.Error(err, "Cannot clear the state directory")
 	}
 	a.preparer.look()
 	pods, err := a.limiter.Pods()
 	if err != nil {
-		a.options.Log.Error(err, "cannot list the state directory")
+		a.options.Log.Error(err, "Cannot list the state directory")
 	}
 	for _, pod := range pods {
 		a.releaser.Look(pod)
@@ -422,7 +422,7 @@ func (a *agent) refine(now *device.Snapshot) {
 func (a *agent) switchMIG(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := a.migSwitch.Look(ctx, time.Now()); err != nil {
-			a.options.Log.WithName("mig").Error(err, "cannot put a device into MIG mode; it is tried again")
+			a.options.Log.WithName("mig").Error(err, "Cannot put a device into MIG mode; it is tried again")
 		}
 	}, mig.SwitchPeriod)
 	return nil
@@ -433,7 +433,7 @@ func (a *agent) switchMIG(ctx context.Context) error {
 func (a *agent) watchMPS(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(context.Context) {
 		if err := a.mps.Look(time.Now()); err != nil {
-			a.options.Log.WithName("mps").Error(err, "a server is not as it should be")
+			a.options.Log.WithName("mps").Error(err, "A server is not as it should be")
 			a.preparer.look()
 		}
 	}, mps.Period)

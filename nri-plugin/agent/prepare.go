@@ -53,7 +53,7 @@ func (p *preparer) run(ctx context.Context) error {
 		p.succeed()
 		ready, err := p.prepare(), p.settle()
 		if err != nil {
-			p.log.Error(err, "cannot bring the node in line with the ledger")
+			p.log.Error(err, "Cannot bring the node in line with the ledger")
 		} else if !ready {
 			return prepareRetry, nil
 		}
@@ -74,7 +74,7 @@ func (p *preparer) succeed() {
 			err = m.Ended(c)
 		}
 		if err != nil {
-			p.log.Error(err, "cannot make ready for the next container", "pod", c.Owner, "container", c.Name)
+			p.log.Error(err, "Cannot make ready for the next container", "pod", c.Owner, "container", c.Name)
 		}
 	}
 }
@@ -98,7 +98,7 @@ func (p *preparer) prepare() bool {
 			err = m.Prepare(c)
 		}
 		if err != nil {
-			p.log.Error(err, "cannot prepare", "pod", owner, "container", key.Container)
+			p.log.Error(err, "Cannot prepare", "pod", owner, "container", key.Container)
 			ready = false
 			return
 		}

@@ -120,7 +120,7 @@ type user struct {
 func (a *Auditor) Look() {
 	users, err := a.users()
 	if err != nil {
-		a.Log.V(1).Info("cannot list the devices' processes", "reason", err.Error())
+		a.Log.V(1).Info("Cannot list the devices' processes", "err", err)
 		return
 	}
 	suspects := map[suspect]bool{}
@@ -250,10 +250,10 @@ func (a *Auditor) endUnenforced(users []user) (did string) {
 		}
 		switch ended, err := a.kill(u.process, same); {
 		case err != nil:
-			a.Log.Error(err, "ending a process that no limit holds", "container", u.holder.ID, "process", u.String(), "device", u.uuid)
+			a.Log.Error(err, "Cannot end a process that no limit holds", "containerID", u.holder.ID, "process", u.String(), "gpu", u.uuid)
 			failed = err
 		case ended:
-			a.Log.Info("ended a process that no limit holds", "container", u.holder.ID, "process", u.String(), "device", u.uuid)
+			a.Log.Info("Ended a process that no limit holds", "containerID", u.holder.ID, "process", u.String(), "gpu", u.uuid)
 			did = ". It is ended"
 		}
 	}
@@ -266,7 +266,7 @@ func (a *Auditor) endUnenforced(users []user) (did string) {
 // tell tells of a process, and what was done about it.
 func (a *Auditor) tell(u user, did string) {
 	if u.holder.ID == "" {
-		a.Log.Info("a process outside all containers uses a device; its use is not counted against any slice", "process", u.String(), "device", u.uuid)
+		a.Log.Info("A process outside all containers uses a device; its use is not counted against any slice", "process", u.String(), "gpu", u.uuid)
 		return
 	}
 	message := fmt.Sprintf("process %s of container %s uses device %s and no limit holds it: ", u.process, u.holder.Name, u.uuid)
@@ -275,6 +275,6 @@ func (a *Auditor) tell(u user, did string) {
 	} else {
 		message += "it passes by the limiter. Programs do that are linked statically, built on musl, started by a loader of their own, or linked with the driver in LD_PRELOAD. Build it for glibc, link it dynamically and leave LD_PRELOAD to others, or give the pod whole devices"
 	}
-	a.Log.Info("unenforced process", "pod", u.holder.Pod.Namespace+"/"+u.holder.Pod.Name, "container", u.holder.Name, "process", u.String(), "device", u.uuid)
+	a.Log.Info("Unenforced process", "pod", u.holder.Pod.Namespace+"/"+u.holder.Pod.Name, "container", u.holder.Name, "process", u.String(), "gpu", u.uuid)
 	a.Report.Warn(u.holder.Pod.Of(u.holder.Name), ReasonProcess, message+did)
 }

@@ -93,7 +93,7 @@ func (a *Auditor) LookAtDescriptors() {
 		a.examine(pid, limits.each, numbers)
 	}
 	for at, n := range r.ended {
-		a.Log.Info("ended processes that held a device without a slice of it", "container", at.container, "device", at.uuid, "processes", n)
+		a.Log.Info("Ended processes that held a device without a slice of it", "containerID", at.container, "gpu", at.uuid, "processes", n)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -151,7 +151,7 @@ func (a *Auditor) nextProcess() (int, bool) {
 		if r.listing == nil {
 			var err error
 			if r.listing, err = os.Open(a.Proc); err != nil {
-				a.Log.Error(err, "cannot list the node's processes")
+				a.Log.Error(err, "Cannot list the node's processes")
 				return 0, false
 			}
 		}
@@ -378,7 +378,7 @@ func (a *Auditor) meet(in *reading, d descriptor, numbers map[uint64]string) {
 	if before && now.Sub(last) <= quiet {
 		return
 	}
-	a.Log.Info("a process holds a device without a slice of it", "pod", in.holder.Pod.Namespace+"/"+in.holder.Pod.Name, "container", in.holder.Name, "process", p.String(), "device", d.uuid)
+	a.Log.Info("A process holds a device without a slice of it", "pod", in.holder.Pod.Namespace+"/"+in.holder.Pod.Name, "container", in.holder.Name, "process", p.String(), "gpu", d.uuid)
 	a.Report.Warn(in.holder.Pod.Of(in.holder.Name), ReasonHolder, fmt.Sprintf(
 		"process %s of container %s holds device %s, of which the container has no slice: %s", p, in.holder.Name, d.uuid, did))
 }

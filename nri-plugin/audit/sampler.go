@@ -54,7 +54,7 @@ func (s *Sampler) Sample() {
 		busy, last, err := library.Utilization(uuid, s.seen[uuid])
 		seen[uuid] = last
 		if err != nil {
-			s.Log.V(1).Info("cannot ask how busy each process keeps a device; containers are charged with the time of processes that no limit holds", "device", uuid, "reason", err.Error())
+			s.Log.V(1).Info("Cannot ask how busy each process keeps a device; containers are charged with the time of processes that no limit holds", "gpu", uuid, "err", err)
 			continue
 		}
 		s.Turns.Sampled(uuid, busy, s.containers(busy))

@@ -115,7 +115,7 @@ func (k *Keeper) Look(at time.Time) {
 		}
 	}
 	if err != nil && !k.failing {
-		k.Log.Error(err, "the runtime has not set the quotas of opportunistic containers; it is tried again and again", "failed", len(failed), "of", len(updates))
+		k.Log.Error(err, "The runtime has not set the quotas of opportunistic containers; it is tried again and again", "failed", len(failed), "of", len(updates))
 	}
 	k.failing = err != nil
 }
@@ -173,7 +173,7 @@ func (k *Keeper) enter(containers []Container) {
 func (k *Keeper) sample(at time.Time, containers []Container) bool {
 	node, err := k.Times.Node()
 	if err != nil {
-		k.Log.Error(err, "the cap on opportunistic containers stays as it is")
+		k.Log.Error(err, "The cap on opportunistic containers stays as it is")
 		return false
 	}
 	before, now := k.last, sample{at: at, node: node, times: map[string]time.Duration{}, rates: map[string]MilliCPU{}}

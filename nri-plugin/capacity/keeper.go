@@ -153,7 +153,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return worker.Run(ctx, k.queue, func(struct{}) (time.Duration, error) {
 		err := k.Keep(ctx)
 		if err != nil && ctx.Err() == nil {
-			k.Log.Error(err, "cannot set the node's capacity; trying again")
+			k.Log.Error(err, "Cannot set the node's capacity; trying again")
 		}
 		return 0, err
 	})
@@ -192,7 +192,7 @@ func (k *Keeper) Keep(ctx context.Context) error {
 		refused.Count(refused.Capacity, err)
 		return fmt.Errorf("patching the capacity of node %s: %w", k.Node, err)
 	}
-	k.Log.Info("set the node's capacity", "devices", len(devices))
+	k.Log.Info("Set the node's capacity", "gpus", len(devices))
 	return nil
 }
 

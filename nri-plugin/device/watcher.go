@@ -238,7 +238,7 @@ func (w *Watcher) publish(next *state) {
 	if next.err != nil {
 		w.Log.Error(next.err, "NVML does not work")
 	} else {
-		w.Log.Info("devices changed", "devices", len(next.snapshot.Devices), "usable", len(next.snapshot.Usable()), "unseen", next.snapshot.Unseen)
+		w.Log.Info("Devices changed", "gpus", len(next.snapshot.Devices), "usable", len(next.snapshot.Usable()), "unseen", len(next.snapshot.Unseen))
 	}
 	if w.Changed != nil {
 		w.Changed()

@@ -169,7 +169,7 @@ func (c *Connection) set(err error) {
 	if err != nil {
 		c.Plugin.Log.Error(err, "NRI")
 	} else {
-		c.Plugin.Log.Info("connected to the container runtime")
+		c.Plugin.Log.Info("Connected to the container runtime")
 	}
 	c.changed(err == nil)
 }

@@ -169,7 +169,7 @@ func (p *Plugin) unbind(pod *api.PodSandbox, topology v1alpha1.TopologyRequest, 
 	}
 	all, err := p.bindable(pod, all)
 	if err != nil {
-		p.Log.Error(err, "cannot see which CPUs a container can have", "container", c.GetId())
+		p.Log.Error(err, "Cannot see which CPUs a container can have", "containerID", c.GetId())
 		return false
 	}
 	node, one := nodes.Of(to.Set)
@@ -195,7 +195,7 @@ func (p *Plugin) nodes() numa.Nodes {
 		text = err.Error()
 	}
 	if last := p.nodesErr.Swap(&text); err != nil && (last == nil || *last != text) {
-		p.Log.Error(err, "cannot compare the CPUs of containers with their GPUs'")
+		p.Log.Error(err, "Cannot compare the CPUs of containers with their GPUs'")
 	}
 	return nodes
 }
@@ -231,7 +231,7 @@ func cpusOf(request *podrequest.Request, r *api.LinuxResources) (numa.CPUs, erro
 func (p *Plugin) foundCPUs(request *podrequest.Request, c *api.Container) numa.CPUs {
 	cpus, err := cpusOf(request, c.GetLinux().GetResources())
 	if err != nil {
-		p.Log.Error(err, "cannot see where a container runs", "container", c.GetId())
+		p.Log.Error(err, "Cannot see where a container runs", "containerID", c.GetId())
 	}
 	return cpus
 }

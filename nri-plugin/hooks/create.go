@@ -27,7 +27,7 @@ const annotationRestored = "restored"
 func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	adjust, err := p.create(ctx, pod, c)
 	if err != nil {
-		p.Log.Error(err, "refused", "pod", owner(pod), "container", c.GetName())
+		p.Log.Error(err, "Refused container", "pod", owner(pod), "container", c.GetName())
 		return nil, nil, refusal(pod, c, err)
 	}
 	return adjust, nil, nil

@@ -20,7 +20,7 @@ import (
 func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
 	sliced, err := p.start(ctx, pod, c)
 	if err != nil {
-		p.Log.Error(err, "refused", "pod", owner(pod), "container", c.GetName())
+		p.Log.Error(err, "Refused container", "pod", owner(pod), "container", c.GetName())
 		return refusal(pod, c, err)
 	}
 	p.Containers.add(pod, podrequest.OfAnnotations(pod.GetAnnotations()), c, sliced, true)

@@ -70,7 +70,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 		if prepared && c.GetState() != api.ContainerState_CONTAINER_CREATED {
 			if len(grants) == 0 {
 				entry.Grants = p.Modes.Recall(entry.Container, index.InUse())
-				p.Log.Info("the ledger has lost the slices of a container that runs", "pod", owner(pod), "container", c.GetName(), "recalled", entry.Grants)
+				p.Log.Info("The ledger has lost the slices of a container that runs", "pod", owner(pod), "container", c.GetName(), "recalled", entry.Grants)
 			}
 			entry.PID = c.GetPid()
 			found := entry
@@ -82,7 +82,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 		entries = append(entries, entry)
 	}
 	p.Table.Reset(entries)
-	p.Log.Info("synchronized with the runtime", "pods", len(pods), "containers", len(containers), "withSlices", len(entries))
+	p.Log.Info("Synchronized with the runtime", "pods", len(pods), "containers", len(containers), "withSlices", len(entries))
 	return nil, nil
 }
 
@@ -119,7 +119,7 @@ func (p *Plugin) unenforced(pod *api.PodSandbox, c *api.Container) {
 		return
 	}
 	if err := p.Kill(c.GetPid(), c.GetId()); err != nil {
-		p.Log.Error(err, "cannot end a container without limits", "pod", owner(pod), "container", c.GetName())
+		p.Log.Error(err, "Cannot end a container without limits", "pod", owner(pod), "container", c.GetName())
 		message = fmt.Sprintf("container %s started without the limits of its slice and cannot be ended (%v); delete the pod", c.GetName(), err)
 	}
 	p.Report.Warn(ref(pod).Of(c.GetName()), ReasonUnenforced, message)

@@ -26,7 +26,7 @@ const volumeDevices = "/var/run/nvidia-container-devices/"
 func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
 	pod, c := req.GetPod(), req.GetContainer()
 	if err := p.validate(pod, c, req.GetAdjust()); err != nil {
-		p.Log.Error(err, "vetoed", "pod", owner(pod), "container", c.GetName())
+		p.Log.Error(err, "Vetoed container", "pod", owner(pod), "container", c.GetName())
 		return refusal(pod, c, err)
 	}
 	return nil

@@ -79,7 +79,7 @@ func (w *Writer) Run(ctx context.Context) error {
 		wait(ctx, settle)
 		if err := w.Write(ctx); err != nil && ctx.Err() == nil {
 			if !apierrors.IsConflict(err) {
-				w.Log.Error(err, "cannot write the ledger's status; trying again", "after", retry)
+				w.Log.Error(err, "Cannot write the ledger's status; trying again", "after", retry)
 			}
 			wait(ctx, retry)
 			retry = min(2*retry, maxRetry)
@@ -152,7 +152,7 @@ func (w *Writer) create(ctx context.Context) (*v1alpha1.SliceLedger, error) {
 		refused.Count(refused.LedgerStatus, err)
 		return nil, fmt.Errorf("creating SliceLedger %s: %w", w.Node, err)
 	}
-	w.Log.Info("created the node's ledger")
+	w.Log.Info("Created the node's ledger")
 	return l, nil
 }
 

@@ -91,7 +91,7 @@ func (r *Releaser) Run(ctx context.Context) error {
 	return worker.Run(ctx, r.queue, func(pod types.UID) (time.Duration, error) {
 		again, err := r.decide(ctx, pod)
 		if err != nil {
-			r.Log.Error(err, "cannot decide whether the slices of a pod are free", "uid", pod)
+			r.Log.Error(err, "Cannot decide whether the slices of a pod are free", "podUID", pod)
 		}
 		return again, err
 	})
@@ -138,7 +138,7 @@ func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Durati
 		// Its containers' end, or the next synchronization, comes back here.
 		return again, err
 	}
-	r.Log.Info("released", "pod", owner, "uid", pod)
+	r.Log.Info("Released pod", "pod", owner, "podUID", pod)
 	r.Publish()
 	return 0, nil
 }
@@ -260,7 +260,7 @@ func (r *Releaser) end(pod types.UID, is life, running []attach.Entry) (again ti
 		case failed == nil:
 			o.ended[e.ID] = true
 			r.killed.Add(1)
-			r.Log.Info("ended a container that has outlived its pod", "pod", e.Owner, "uid", pod, "container", e.Name)
+			r.Log.Info("Ended a container that has outlived its pod", "pod", e.Owner, "podUID", pod, "container", e.Name)
 			r.Warn(e.Container, ReasonOrphaned, fmt.Sprintf(
 				"it is ended: its pod was deleted, ResourceQuota no longer counts it, and the kubelet has not ended it in %s", has+late))
 		case !errors.Is(failed, unix.ESRCH): // else it ends just now

@@ -2,7 +2,8 @@
 
 // Command words checks with vale what the Go files below some folders say to a reader: the
 // comments of exported names, and all string literals of several words, which are the messages
-// of errors, events and logs. The rules are in styles. It exits with 1 if there are findings.
+// of errors, events and logs. The rules are in styles. It checks calls of loggers as well, and exits
+// with 1 if there are findings.
 package main
 
 import (
@@ -24,15 +25,17 @@ import (
 
 func main() {
 	var all []line
+	var logs []string
 	for _, root := range os.Args[1:] {
-		lines, err := read(root)
+		lines, found, err := read(root)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(2)
 		}
-		all = append(all, lines...)
+		all, logs = append(all, lines...), append(logs, found...)
 	}
 	findings, err := check(all)
+	findings = append(findings, logs...)
 	for _, f := range findings {
 		fmt.Println(f)
 	}
@@ -45,8 +48,9 @@ func main() {
 // line is a line of Markdown for vale, and FILE:LINE where it is from.
 type line struct{ text, at string }
 
-// read returns the lines of all Go files below a folder that are no tests.
-func read(root string) (all []line, err error) {
+// read returns the lines of all Go files below a folder that are no tests, and the findings at their
+// calls of loggers.
+func read(root string) (all []line, findings []string, err error) {
 	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".go" ||
 			strings.HasSuffix(path, "_test.go") || strings.HasPrefix(entry.Name(), "zz_generated") {
@@ -57,16 +61,17 @@ func read(root string) (all []line, err error) {
 		if err == nil {
 			x := extractor{files: files}
 			ast.Inspect(file, x.visit)
-			all = append(all, x.lines...)
+			all, findings = append(all, x.lines...), append(findings, x.findings...)
 		}
 		return err
 	})
-	return all, err
+	return all, findings, err
 }
 
 type extractor struct {
-	files *token.FileSet
-	lines []line
+	files    *token.FileSet
+	lines    []line
+	findings []string
 }
 
 // plain takes out what opens a block of Markdown that ends lines or pages further down.
@@ -114,6 +119,8 @@ func (x *extractor) visit(n ast.Node) bool {
 			x.comment(n.Doc, n.Comment)
 		}
 		n.Tag = nil
+	case *ast.CallExpr:
+		x.logCall(n)
 	case *ast.BasicLit:
 		if n.Kind == token.STRING {
 			x.paragraph(x.message(n), n.Pos())

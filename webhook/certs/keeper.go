@@ -103,9 +103,9 @@ func (k *Keeper) Start(ctx context.Context) error {
 		if err != nil {
 			wait = retry
 			if overtaken(err) {
-				logger.Info("another replica was faster, reading again", "cause", err.Error())
+				logger.Info("Another replica was faster, reading again", "err", err)
 			} else if ctx.Err() == nil {
-				logger.Error(err, "trying again", "after", retry.String())
+				logger.Error(err, "Cannot keep the certificates; trying again", "after", retry.String())
 			}
 		}
 		select {
@@ -177,7 +177,7 @@ func (k *Keeper) material(ctx context.Context, hosts []string) (*material, error
 		// On a conflict another replica was first: the next round reads its work.
 		return nil, err
 	}
-	log.FromContext(ctx).Info("renewed the webhook's certificates",
+	log.FromContext(ctx).Info("Renewed the webhook's certificates",
 		"authority", m.authorities[0].NotAfter, "serving", m.serving.Leaf.NotAfter, "hosts", hosts)
 	return m, nil
 }

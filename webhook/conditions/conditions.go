@@ -72,7 +72,7 @@ func (w *Watcher) look(ctx context.Context) {
 	if err := w.Client.Get(ctx, client.ObjectKey{Name: certs.ConfigurationName}, config); err != nil {
 		if said := "read"; w.said != said && ctx.Err() == nil {
 			w.said = said
-			log.FromContext(ctx).Error(err, "cannot compare the dialects with the match conditions", "configuration", certs.ConfigurationName)
+			log.FromContext(ctx).Error(err, "Cannot compare the dialects with the match conditions", "configuration", certs.ConfigurationName)
 		}
 		return
 	}
@@ -98,11 +98,11 @@ func (w *Watcher) compare(ctx context.Context, conditions []string) {
 	}
 	w.said = said
 	if len(unsent) > 0 {
-		logger.Error(nil, "--dialects is set, and the match conditions of the configuration do not send pods that ask by these names. Add the names to the match conditions",
+		logger.Error(nil, "Flag --dialects is set, and the match conditions of the configuration do not send pods that ask by these names. Add the names to the match conditions",
 			"configuration", certs.ConfigurationName, "names", unsent)
 	}
 	if len(unread) > 0 {
-		logger.Error(nil, "the match conditions of the configuration send pods that ask by these names, and no dialect reads them. Set --dialects, or remove the names from the match conditions",
+		logger.Error(nil, "The match conditions of the configuration send pods that ask by these names, and no dialect reads them. Set --dialects, or remove the names from the match conditions",
 			"configuration", certs.ConfigurationName, "names", unread)
 	}
 }

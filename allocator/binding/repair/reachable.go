@@ -39,7 +39,7 @@ func (r *Reconciler) markReachable(ctx context.Context, known *v1alpha1.SliceLed
 	meta.SetStatusCondition(&ledger.Status.Conditions, now)
 	written, err := r.Binder.WriteStatus(ctx, ledger)
 	if written {
-		r.Log.Info("the node agent's reachability has changed", "node", known.Name, "status", now.Status, "reason", now.Reason, "note", now.Message)
+		r.Log.Info("The node agent's reachability has changed", "node", known.Name, "status", now.Status, "reason", now.Reason, "note", now.Message)
 	}
 	return err
 }

@@ -45,7 +45,7 @@ func (r *Reconciler) restore(ctx context.Context, node string) error {
 			ledger, moved = now, append(moved, pod)
 			continue
 		}
-		r.Log.Info("the ledger of a pod's node does not have its slices and has no room for them. Its containers that do not run cannot start until others are gone",
+		r.Log.Info("The ledger of a pod's node does not have its slices and has no room for them. Its containers that do not run cannot start until others are gone",
 			"pod", podstate.KeyOf(pod), "node", node)
 	}
 	if ledger == known {
@@ -71,8 +71,8 @@ func (r *Reconciler) drifted(ledger *v1alpha1.SliceLedger) []*corev1.Pod {
 		case known[uid] != nil:
 			pods[uid] = known[uid]
 		default:
-			r.Log.Info("containers of a pod that is not known use a device that the ledger does not give them. Nothing is granted there until the node says that they are gone",
-				"uid", uid, "device", uuid, "node", ledger.Name)
+			r.Log.Info("Containers of a pod that is not known use a device that the ledger does not give them. Nothing is granted there until the node says that they are gone",
+				"podUID", uid, "gpu", uuid, "node", ledger.Name)
 		}
 	}
 	for uid, pod := range known {

@@ -126,7 +126,7 @@ func (h *Handlers) SetNode(old, node *corev1.Node) {
 // waited for the domain that was its alone.
 func (h *Handlers) DeleteNode(node *corev1.Node) {
 	if err := h.Filters.DeleteNode(node.Name); err != nil {
-		h.Log.Error(err, "forgetting a node", "node", node.Name)
+		h.Log.Error(err, "Cannot forget a node", "node", node.Name)
 	}
 	h.changed(node, nil, "")
 }

@@ -4,6 +4,7 @@ package notify
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -36,8 +37,11 @@ func (n *Notifier) Handover(ctx context.Context, api rest.Interface) {
 	ctx, cancel := context.WithTimeout(ctx, SyncPatience)
 	defer cancel()
 	events, more, err := eventlist.Read(ctx, api, "", OnPods, n.Clock.Now())
-	if err != nil || more {
-		n.Log.Info("cannot read all events of waiting pods, those of the others are sent again", "read", len(events), "error", err)
+	if err == nil && more {
+		err = errors.New("there are more than are read")
+	}
+	if err != nil {
+		n.Log.Info("Cannot read all events of waiting pods, those of the others are sent again", "read", len(events), "err", err)
 	}
 	n.EndHandover(events)
 }
@@ -90,7 +94,7 @@ func (n *Notifier) Placed(pod *corev1.Pod, where string, waited bool) {
 		n.Emit(pod, corev1.EventTypeNormal, ReasonPlaced, where)
 		return
 	}
-	n.Log.Info("placed", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID, "where", where)
+	n.Log.Info("Placed pod", "pod", pod.Namespace+"/"+pod.Name, "podUID", pod.UID, "where", where)
 	if n.syncing {
 		n.deferredPlaced = append(n.deferredPlaced, placedPod{pod, where})
 	}

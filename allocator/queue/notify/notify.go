@@ -89,7 +89,7 @@ func (n *Notifier) Emit(pod *corev1.Pod, kind, reason, text string) {
 
 // emit is Emit for an event of a cause, which is the event's annotation.
 func (n *Notifier) emit(pod *corev1.Pod, kind, reason, text string, of cause.Cause) {
-	n.Log.Info("event", "pod", podstate.KeyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
+	n.Log.Info("Sent event", "pod", podstate.KeyOf(pod), "podUID", pod.UID, "reason", reason, "note", text)
 	var annotations map[string]string
 	if of != "" {
 		annotations = map[string]string{cause.Annotation: string(of)}
@@ -99,7 +99,7 @@ func (n *Notifier) emit(pod *corev1.Pod, kind, reason, text string, of cause.Cau
 
 // EmitOn is Emit for a ledger.
 func (n *Notifier) EmitOn(ledger *v1alpha1.SliceLedger, kind, reason, text string) {
-	n.Log.Info("event", "ledger", ledger.Name, "reason", reason, "note", text)
+	n.Log.Info("Sent event", "node", ledger.Name, "reason", reason, "note", text)
 	n.Events.Event(ledger, kind, reason, eventlist.Cut(text, eventlist.MaxNote))
 }
 
@@ -157,9 +157,9 @@ const EventPause = time.Minute
 // take, or not in time, is only logged: the change is more important.
 func (n *Notifier) Once(ctx context.Context, pod *corev1.Pod, kind, reason, text, change string) error {
 	now := metav1.NewTime(n.Clock.Now())
-	log := n.Log.WithValues("pod", podstate.KeyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
+	log := n.Log.WithValues("pod", podstate.KeyOf(pod), "podUID", pod.UID, "reason", reason, "note", text)
 	if n.paused(now.Time) {
-		log.Info("event not sent, since the API server takes no events in time")
+		log.Info("Event not sent, since the API server takes no events in time")
 		return nil
 	}
 	inTime, cancel := context.WithTimeout(ctx, eventPatience)
@@ -177,12 +177,12 @@ func (n *Notifier) Once(ctx context.Context, pod *corev1.Pod, kind, reason, text
 	case apierrors.IsAlreadyExists(err):
 		return nil
 	case err == nil:
-		log.Info("event")
+		log.Info("Sent event")
 	case ctx.Err() == nil && inTime.Err() != nil:
 		n.pause()
-		log.Error(err, "event not sent")
+		log.Error(err, "Event not sent")
 	case ctx.Err() == nil && errors.As(err, &answer):
-		log.Error(err, "event not sent")
+		log.Error(err, "Event not sent")
 	default:
 		return fmt.Errorf("sending event %s of pod %s: %w", reason, podstate.KeyOf(pod), err)
 	}

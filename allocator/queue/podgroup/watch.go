@@ -58,7 +58,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	for {
 		for _, api := range []podrequest.GroupAPI{podrequest.Native, podrequest.Coscheduling} {
 			if err := w.discover(ctx, api, follows[api]); err != nil && ctx.Err() == nil {
-				w.Log.Error(err, "will be tried again", "group", api)
+				w.Log.Error(err, "Cannot find out whether PodGroups are served; trying again", "group", api)
 			}
 		}
 		select {
@@ -166,7 +166,7 @@ func (w *Watcher) follow(ctx context.Context, api podrequest.GroupAPI, version s
 		err = informer.SetTransform(trim(api))
 	}
 	if err != nil {
-		w.Log.Error(err, "watching PodGroups", "group", api)
+		w.Log.Error(err, "Cannot watch PodGroups", "group", api)
 		return
 	}
 	var running sync.WaitGroup

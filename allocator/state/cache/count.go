@@ -118,7 +118,7 @@ func (c *Cache) countedNode(pod *corev1.Pod) string {
 func (c *Cache) countOn(pod *corev1.Pod, node string) (changed bool) {
 	changed, err := c.filters.Count(pod, node)
 	if err != nil {
-		c.log.Error(err, "counting a pod on its node", "pod", podstate.KeyOf(pod), "node", node)
+		c.log.Error(err, "Cannot count a pod on its node", "pod", podstate.KeyOf(pod), "node", node)
 	}
 	return changed
 }
@@ -127,7 +127,7 @@ func (c *Cache) countOn(pod *corev1.Pod, node string) (changed bool) {
 func (c *Cache) nominate(pod *corev1.Pod, node string, ch *Changes) {
 	changed, err := c.filters.Nominate(pod, node)
 	if err != nil {
-		c.log.Error(err, "noting a nominated pod", "pod", podstate.KeyOf(pod), "node", node)
+		c.log.Error(err, "Cannot note a nominated pod", "pod", podstate.KeyOf(pod), "node", node)
 	}
 	if changed {
 		ch.free(OnRefused)
