@@ -35,6 +35,7 @@ func TestDemo(t *testing.T) {
 	must.Do(t, sys.Namespaces(t.Context(), map[string]bool{namespace: true}))
 	must.Do(t, story(t.Context(), sys))
 	t.Run("Commands", func(t *testing.T) { checkCommands(t, sys) })
+	t.Run("Wide", func(t *testing.T) { checkWide(t, sys) })
 	t.Run("Quiet", func(t *testing.T) { checkQuiet(t, sys) })
 	if !t.Run("HandOver", func(t *testing.T) { checkHandOver(t, sys) }) {
 		return
@@ -98,7 +99,8 @@ func checkHandOver(t *testing.T, sys *system.System) {
 	})
 	token := regexp.MustCompile(`(?m)^ey\S+$`).FindString(out)
 	page := regexp.MustCompile(`http://127\.0\.0\.1:\d+`).FindString(text)
-	eventually(t, "the page", func(ctx context.Context) (bool, string) {
+	used := regexp.MustCompile(`of 81313 MiB, [1-9]\d* in use`)
+	eventually(t, "the page to show what is used", func(ctx context.Context) (bool, string) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, page, nil)
 		if err != nil {
 			return false, err.Error()
@@ -110,7 +112,7 @@ func checkHandOver(t *testing.T, sys *system.System) {
 		}
 		defer answer.Body.Close()
 		body, err := io.ReadAll(answer.Body)
-		return err == nil && answer.StatusCode == http.StatusOK && strings.Contains(string(body), node), fmt.Sprint(answer.Status, err)
+		return err == nil && answer.StatusCode == http.StatusOK && used.Match(body), fmt.Sprint(answer.Status, err)
 	})
 	if out, err := sys.Shell(t.Context(), "#"+room); err != nil {
 		t.Fatalf("%v\n%s", err, out)

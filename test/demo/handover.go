@@ -58,13 +58,16 @@ func handOver(ctx context.Context, sys *system.System) (string, error) {
 	if _, err := sys.Kube.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil {
 		return "", err
 	}
-	_, err = sys.Kube.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: viewer},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "vernier-viewer"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: viewer}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return "", err
+	// The second shows what containers use.
+	for _, role := range []string{"vernier-viewer", "vernier-metrics-reader"} {
+		_, err = sys.Kube.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: viewer + "-" + role},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: viewer}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return "", err
+		}
 	}
 	page, err := sys.Cluster.Forward("forward-page", net.JoinHostPort(sys.Allocators[0].Place.IP, "8082"))
 	if err != nil {
