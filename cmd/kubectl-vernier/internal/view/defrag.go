@@ -134,7 +134,7 @@ func fragment(d model.Device, g *v1alpha1.DeviceLedger, rooms []*placement.Node,
 		if n := spans[holder.PodUID]; n > 1 {
 			holder.Why = fmt.Sprintf("it has slices of %d GPUs", n)
 		} else if holder.To = move(holder, d.Model, others); holder.To == "" {
-			holder.Why = "no other GPU has the room"
+			holder.Why = "no other GPU of its model in use has the room"
 		}
 		f.Freeable = f.Freeable && holder.To != ""
 	}
