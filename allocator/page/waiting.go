@@ -45,7 +45,7 @@ type Waiting struct {
 	Queue []Queued
 	// Pods is how many there are, and Shown how many of them are in the queue.
 	Pods, Shown int
-	// Unavailable are the classes that no GPU of the cluster could serve, whoever asks for them.
+	// Unavailable are the classes that no GPU of the cluster could serve.
 	Unavailable []Unavailable
 	// reserved is for whom GPUs are kept.
 	reserved map[view.GPUOf][]Kept

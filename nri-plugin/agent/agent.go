@@ -305,7 +305,7 @@ func (a *agent) makeModes(cached, live client.Client) (err error) {
 func (a *agent) imagePreload(image *preload.Image, pid uint32) []byte {
 	own, err := image.Own(pid)
 	if err != nil {
-		a.options.Log.Error(err, "What a container's image has in "+preload.Path+" stays hidden", "process", pid)
+		a.options.Log.Error(err, "Cannot show a container its image's "+preload.Path, "process", pid)
 	}
 	return own
 }
