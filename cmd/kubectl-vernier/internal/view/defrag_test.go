@@ -58,7 +58,7 @@ func TestDefrag(t *testing.T) {
 		{"b-0", true, "a GPU 0", ""},
 		{"c-0", false, "", "it has slices of 2 GPUs"},
 		{"c-1", false, "", "it has slices of 2 GPUs"},
-		{"a-1", false, "", "no other GPU has the room"}, // an empty one would do, and nothing would be freed
+		{"a-1", false, "", "no other GPU of its model in use has the room"}, // an empty one would do, and nothing would be freed
 	}
 	if len(got) != len(want) {
 		t.Fatalf("got %+v", got)
@@ -68,7 +68,7 @@ func TestDefrag(t *testing.T) {
 			t.Errorf("%d: %+v, want %+v", i, got[i], want[i])
 		}
 	}
-	if table := DefragTable(Defrag(all)); len(table.rows) != 5 || table.rows[0][9] != "b GPU 0" || table.rows[4][9] != "-: no other GPU has the room" {
+	if table := DefragTable(Defrag(all)); len(table.rows) != 5 || table.rows[0][9] != "b GPU 0" || table.rows[4][9] != "-: no other GPU of its model in use has the room" {
 		t.Errorf("%v", table.rows)
 	}
 }
