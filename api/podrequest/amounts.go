@@ -182,22 +182,23 @@ func ClassOf(r corev1.ResourceRequirements, known *classes.Set) (class *classes.
 // ShareOfUnits is the share of a container with units of the class in its limits, and its
 // amounts in the other resources. expanded allows these in the limits, where an earlier round
 // of admission may have written them.
-func ShareOfUnits(r corev1.ResourceRequirements, class *classes.Class, expanded bool, path *field.Path) (api.Share, [3]Total, field.ErrorList) {
+func ShareOfUnits(r corev1.ResourceRequirements, class *classes.Class, expanded bool, path *field.Path) (api.Share, []Total, field.ErrorList) {
 	limits, name := path.Child("limits"), api.ClassResource(class.Name)
 	quantity := r.Limits[name]
 	share, err := units(class, quantity)
 	if err != nil {
-		return share, [3]Total{}, field.ErrorList{field.Invalid(limits.Key(string(name)), quantity.String(), err.Error())}
+		return share, nil, field.ErrorList{field.Invalid(limits.Key(string(name)), quantity.String(), err.Error())}
 	}
-	totals := [3]Total{
+	totals := []Total{
 		{api.ResourceCore, int64(share.Core) * int64(share.GPUs)},
+		{api.ResourceMemPercent, int64(share.MemPercent) * int64(share.GPUs)},
 		{api.ResourceMemMiB, int64(share.MemMiB) * int64(share.GPUs)},
 		{api.ResourceGPUs, int64(share.GPUs)},
 	}
 	errs := requests(r, nil, path)
 	for _, other := range api.Asked(r.Limits) {
 		amount := r.Limits[other]
-		if other != name && !(expanded && slices.Contains(totals[:], Total{other, amount.Value()})) {
+		if other != name && !(expanded && slices.Contains(totals, Total{other, amount.Value()})) {
 			errs = append(errs, field.Forbidden(limits.Key(string(other)), fmt.Sprintf("%s says all that the container asks for: keep one of the two", name)))
 		}
 	}

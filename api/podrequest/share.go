@@ -41,6 +41,14 @@ func ShareOf(r corev1.ResourceRequirements, known *classes.Set, path *field.Path
 	return api.Share{}, errs
 }
 
+// FollowsCompute reports whether the memory in the limits is what an earlier round of admission wrote down as
+// that of the compute, which has changed since. Equal amounts that the author wrote cannot be told from that.
+func FollowsCompute(limits corev1.ResourceList, before api.Share) bool {
+	core, mem := limits[api.ResourceCore], limits[api.ResourceMemPercent]
+	was := int64(before.Core) * int64(before.GPUs)
+	return was > 0 && before.MemPercent == before.Core && mem.Value() == was && core.Value() != was
+}
+
 // PodLevel refuses our resources in a pod's own resources: a slice belongs to a
 // container.
 func PodLevel(r corev1.ResourceRequirements, path *field.Path) field.ErrorList {

@@ -29,6 +29,37 @@ func TestManagedFieldsAreLeftAlone(t *testing.T) {
 
 var gate = corev1.PodSchedulingGate{Name: v1alpha1.Gate}
 
+// Where another webhook changes the compute between two rounds of admission, the memory that was written
+// down for it follows, and that of the author stays.
+func TestMemoryFollowsCompute(t *testing.T) {
+	for name, tt := range map[string]struct {
+		limits            []string
+		core, mem, shares string
+	}{
+		"left out":  {[]string{"vernier.dev/gpu-core", "30"}, "60", "60", `{"gpus":1,"core":60,"memPercent":60}`},
+		"said":      {[]string{"vernier.dev/gpu-core", "30", "vernier.dev/gpu-mem", "25"}, "60", "25", `{"gpus":1,"core":60,"memPercent":25}`},
+		"two GPUs":  {[]string{"vernier.dev/gpu-core", "120"}, "160", "160", `{"gpus":2,"core":80,"memPercent":80}`},
+		"taken out": {[]string{"vernier.dev/gpu-core", "30"}, "0", "", ""},
+	} {
+		_, pod := admit(t, podOf(container("train", tt.limits...)))
+		for _, list := range []corev1.ResourceList{pod.Spec.Containers[0].Resources.Limits, pod.Spec.Containers[0].Resources.Requests} {
+			list["vernier.dev/gpu-core"] = resource.MustParse(tt.core)
+		}
+		response, got := admit(t, pod)
+		if response.Allowed != (tt.shares != "") {
+			t.Errorf("%s: allowed is %v: %+v", name, response.Allowed, response.Result)
+		}
+		if !response.Allowed {
+			continue
+		}
+		r := got.Spec.Containers[0].Resources
+		mem, request := r.Limits["vernier.dev/gpu-mem"], r.Requests["vernier.dev/gpu-mem"]
+		if mem.String() != tt.mem || request.String() != tt.mem || !strings.Contains(got.Annotations["vernier.dev/shares"], tt.shares) {
+			t.Errorf("%s: %v, %s, want memory %s and %s", name, r, got.Annotations["vernier.dev/shares"], tt.mem, tt.shares)
+		}
+	}
+}
+
 func TestAdmitted(t *testing.T) {
 	pod := podOf(
 		container("train", "vernier.dev/gpu-core", "30", "vernier.dev/gpu-mem", "25", "cpu", "1"),
@@ -58,6 +89,11 @@ func TestAdmitted(t *testing.T) {
 	// A ResourceQuota counts slices by this name.
 	for c, gpus := range map[*corev1.Container]string{&want.Spec.Containers[0]: "1", &want.Spec.InitContainers[0]: "2", &want.Spec.InitContainers[1]: "1"} {
 		c.Resources.Limits["vernier.dev/gpu"], c.Resources.Requests["vernier.dev/gpu"] = resource.MustParse(gpus), resource.MustParse(gpus)
+	}
+	// Another counts memory in percent, also where it is that of compute.
+	for i, mem := range []string{"150", "5"} {
+		r := want.Spec.InitContainers[i].Resources
+		r.Limits["vernier.dev/gpu-mem"], r.Requests["vernier.dev/gpu-mem"] = resource.MustParse(mem), resource.MustParse(mem)
 	}
 	want.Spec.Containers[2].Env = []corev1.EnvVar{{Name: "A", Value: "1"}}
 	if !equality.Semantic.DeepEqual(got, want) {

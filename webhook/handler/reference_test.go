@@ -33,11 +33,13 @@ func mutate(pod *corev1.Pod) error {
 	for _, list := range lists {
 		for i := range list {
 			share, shared := plainShare(list[i].Resources.Limits)
-			if _, given := list[i].Resources.Limits["vernier.dev/gpu"]; shared && !given {
-				count := *resource.NewQuantity(int64(share.GPUs), resource.DecimalSI)
-				list[i].Resources.Limits["vernier.dev/gpu"] = count
-				if list[i].Resources.Requests != nil {
-					list[i].Resources.Requests["vernier.dev/gpu"] = count
+			for name, n := range map[corev1.ResourceName]int64{"vernier.dev/gpu": int64(share.GPUs), "vernier.dev/gpu-mem": int64(share.GPUs) * int64(share.MemPercent)} {
+				if _, given := list[i].Resources.Limits[name]; shared && !given && n > 0 {
+					count := *resource.NewQuantity(n, resource.DecimalSI)
+					list[i].Resources.Limits[name] = count
+					if list[i].Resources.Requests != nil {
+						list[i].Resources.Requests[name] = count
+					}
 				}
 			}
 			list[i].Env = slices.DeleteFunc(list[i].Env, func(e corev1.EnvVar) bool {

@@ -38,6 +38,8 @@ type findings struct {
 	// have written what units of them amount to.
 	classes  *classes.Set
 	expanded bool
+	// before are the shares that an earlier round of admission has written down.
+	before map[string]api.Share
 	// asked are the classes of the containers.
 	asked []askedClass
 	// amounts are the limits to write down, in the order of the pod's fields.
@@ -92,6 +94,9 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 		Request: podrequest.Request{Shares: map[string]api.Share{}}}
 	var errs field.ErrorList
 	f.Wishes, f.errs = podrequest.Check(pod.Metadata.Annotations, gated(pod), annotationsPath)
+	if f.expanded {
+		f.before = podrequest.OfAnnotations(pod.Metadata.Annotations).Shares
+	}
 	f.plugins, errs = guard.RequirePlugin(pod.Metadata.Annotations, annotationsPath)
 	f.errs = append(f.errs, errs...)
 	f.errs = append(f.errs, guard.Pod(pod, rules.AllowedHostPaths)...)
@@ -183,9 +188,9 @@ func (f *findings) container(c slim.Ref, known fleet.Size) {
 }
 
 // share reviews what a container asks for, and returns what its limits are to say of that.
-func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) [3]podrequest.Total {
+func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) []podrequest.Total {
 	var share api.Share
-	var totals [3]podrequest.Total
+	var totals []podrequest.Total
 	var errs field.ErrorList
 	if class := podrequest.ClassOf(c.Resources, f.classes); class != nil {
 		share, totals, errs = podrequest.ShareOfUnits(c.Resources, class, f.expanded, path)
@@ -194,7 +199,7 @@ func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) 
 	}
 	if len(errs) > 0 {
 		f.errs = append(f.errs, errs...)
-		return [3]podrequest.Total{}
+		return nil
 	}
 	if err := f.Suits(c.Name, share); err != nil {
 		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationMode), f.Mode, err.Error()))
@@ -205,7 +210,11 @@ func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) 
 }
 
 // amount reviews what a container asks for that has no class.
-func (f *findings) amount(c *slim.Container, path *field.Path) (share api.Share, totals [3]podrequest.Total, errs field.ErrorList) {
+func (f *findings) amount(c *slim.Container, path *field.Path) (share api.Share, totals []podrequest.Total, errs field.ErrorList) {
+	if podrequest.FollowsCompute(c.Resources.Limits, f.before[c.Name]) {
+		delete(c.Resources.Limits, api.ResourceMemPercent)
+		delete(c.Resources.Requests, api.ResourceMemPercent)
+	}
 	if share, errs = podrequest.ShareOf(c.Resources, f.classes, path); len(errs) > 0 {
 		return share, totals, errs
 	}
@@ -214,5 +223,9 @@ func (f *findings) amount(c *slim.Container, path *field.Path) (share api.Share,
 		f.errs = append(f.errs, missing)
 	}
 	f.errs = append(f.errs, f.minimum.Check(share, path)...)
-	return share, [3]podrequest.Total{{Name: api.ResourceCore, Value: int64(core)}, {Name: api.ResourceGPUs, Value: int64(share.GPUs)}}, nil
+	return share, []podrequest.Total{
+		{Name: api.ResourceCore, Value: int64(core)},
+		{Name: api.ResourceMemPercent, Value: int64(share.MemPercent) * int64(share.GPUs)},
+		{Name: api.ResourceGPUs, Value: int64(share.GPUs)},
+	}, nil
 }
