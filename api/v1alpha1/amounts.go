@@ -83,6 +83,11 @@ func (p Percent) GPUs() DeviceCount {
 	return DeviceCount(max(1, (int64(p)+99)/100))
 }
 
+// GPUsText is p in GPUs for people: 2.5.
+func (p Percent) GPUsText() string {
+	return strconv.FormatFloat(float64(p)/float64(WholeGPU), 'f', -1, 64)
+}
+
 // Of is p percent of total, rounded down to a whole MiB. p is 0 to 100.
 func (p Percent) Of(total MiB) (MiB, error) {
 	if p < 0 || p > WholeGPU || total < 0 || total > maxMiB {

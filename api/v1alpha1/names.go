@@ -161,6 +161,10 @@ const (
 	LabelPriorityClassEnabled = "enabled"
 )
 
+// LabelGPULimit on a ResourceQuota: it is the limit of GPUs of its namespace, and the value how many. Pods there
+// hold no shares that it does not count.
+const LabelGPULimit = Prefix + "gpu-limit"
+
 // LabelGPUNode on a node, with value LabelGPUNodeTrue: the node agent runs there.
 const (
 	LabelGPUNode     = Prefix + "gpu-node"

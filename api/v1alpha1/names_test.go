@@ -43,6 +43,7 @@ var ours = map[string]string{
 	"LabelRDMA":           LabelRDMA,
 	"LabelGPUNode":        LabelGPUNode,
 	"LabelMIGMode":        LabelMIGMode,
+	"LabelGPULimit":       LabelGPULimit,
 	"CDIKind":             CDIKind,
 }
 

@@ -30,6 +30,7 @@ var commands = map[string]struct{ args, prints string }{
 	"help":       {"why", "kubectl vernier why [KIND] NAME"},
 	"inspect":    {"--unit MiB", node},
 	"nodes":      {"", node + " True"},
+	"quota":      {namespace + " --gpus 2.5 --dry-run=server", "resourcequota/vernier-gpus created (server dry run)"},
 	"slices":     {"-n " + namespace, "train main " + node + " attached"},
 	"top":        {"-n " + namespace, "train main " + node + " 6144/40656"},
 	"uncordon":   {node + "/0", "gpu/" + node + "/0 uncordoned"},

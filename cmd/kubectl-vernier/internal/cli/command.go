@@ -2,8 +2,8 @@
 
 // Package cli owns the command line of `kubectl vernier`: flags, what is read
 // from the API server, and how it is printed. The contents of the tables are package
-// view's. It writes a device's cordon and evicts pods where a flag or verb says so (cordon,
-// uncordon, drain), and everything else only reads. It never writes a grant.
+// view's. It writes a device's cordon, evicts pods and writes quotas where a verb says so (cordon,
+// uncordon, drain, quota), and everything else only reads. It never writes a grant.
 package cli
 
 import (
@@ -129,6 +129,7 @@ container) or none (no quota was asked for).`
 		c.sub("defrag", "Slices that stand in the way of whole GPUs", c.defrag),
 		c.inspectCommand(),
 		c.explainCommand(),
+		c.quotaCommand(),
 		c.cordonCommand(),
 		c.uncordonCommand(),
 		c.drainCommand(),
