@@ -221,7 +221,7 @@ func evaluate(t testing.TB, condition cel.ConditionEvaluator, r request) (holds 
 // update of a pod: the worst pod that a tenant can write costs no more than a bound, and what
 // is beyond a bound is refused. The costs are CEL's, which are the same on any machine.
 func TestHostileCosts(t *testing.T) {
-	manifests := slices.Concat(apiserver.Manifests(t, "admission/policy.yaml"), apiserver.Manifests(t, "admission/webhook.yaml"))
+	manifests := slices.Concat(apiserver.Manifests(t, "admission/policy.yaml"), apiserver.Manifests(t, "admission/limit-policy.yaml"), apiserver.Manifests(t, "admission/webhook.yaml"))
 	found := conditions(t, manifests)
 	dialects := conditions(t, charted(t, "admission/webhook.yaml", "dialects.enabled={"+strings.Join(dialect.Names(), ",")+
 		"},dialects.nvidiaReplicas=4,dialects.nvidiaTimeSlicing=true,dialects.gpushareUnit=MiB"))
@@ -256,6 +256,7 @@ func TestHostileCosts(t *testing.T) {
 			check("vernier-pods-elsewhere", what, request{object: pod, user: tenant})
 			check("vernier-rdma", what, request{object: pod, user: tenant})
 			check("vernier-priority", what, request{object: pod, user: tenant})
+			check("vernier-limits", what, request{object: pod, user: tenant})
 			check("vernier-namespaces", "a namespace labelled like "+what, request{object: &corev1.Namespace{
 				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Labels: pod.Annotations}}, user: tenant})
 			check("pods.vernier.dev", what, request{object: pod, user: tenant})

@@ -341,7 +341,7 @@ func (c *command) overview(ctx context.Context, r client.Reader) error {
 	}
 	shown := view.NewOverview(nodes, devices, slices, pods)
 	if c.ns != "" && c.selector == "" {
-		quotas, err := c.quotas(ctx, r)
+		quotas, _, err := c.quotas(ctx, r)
 		if err != nil {
 			return err
 		}

@@ -77,16 +77,16 @@ func podsIn(ctx context.Context, r client.Reader, ns string, which ...client.Lis
 	return list.Items, nil
 }
 
-// quotas are the ResourceQuotas of the namespace; none, with a word on stderr, where the user may not
-// read them.
-func (c *command) quotas(ctx context.Context, r client.Reader) ([]corev1.ResourceQuota, error) {
+// quotas are the ResourceQuotas of the namespace; it reports false, with a word on stderr, where the user
+// may not read them.
+func (c *command) quotas(ctx context.Context, r client.Reader) ([]corev1.ResourceQuota, bool, error) {
 	var list corev1.ResourceQuotaList
 	err := r.List(ctx, &list, client.InNamespace(c.ns))
 	if apierrors.IsForbidden(err) {
 		fmt.Fprintf(whole(c.errOut), "left out: the quotas of namespace %s; the cluster role view shows them\n", c.ns)
-		return nil, nil
+		return nil, false, nil
 	} else if err != nil {
-		return nil, explain(err, "resourcequotas", c.ns)
+		return nil, false, explain(err, "resourcequotas", c.ns)
 	}
-	return list.Items, nil
+	return list.Items, true, nil
 }

@@ -69,7 +69,7 @@ func (c *command) why(ctx context.Context, r client.Reader, of string) error {
 	if slices.Contains([]string{"pod", "pods", "po"}, kind) {
 		pod := &corev1.Pod{}
 		if err := r.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, pod); apierrors.IsNotFound(err) {
-			return fmt.Errorf("there is no pod %s in namespace %s: -n NAME asks in another one", name, ns)
+			return c.whyGone(ctx, ns, name)
 		} else if err != nil {
 			return explain(err, "pods", ns)
 		}
@@ -79,6 +79,9 @@ func (c *command) why(ctx context.Context, r client.Reader, of string) error {
 	}
 	from, err := c.evidence(ctx, r, work.pods)
 	if err != nil {
+		return err
+	}
+	if err := c.warnOfPriority(ctx, r, work.pods); err != nil {
 		return err
 	}
 	pods, refused := view.Why(work.pods, from), view.Refusals(work.pods, work.failures)
@@ -102,6 +105,37 @@ func (c *command) why(ctx context.Context, r client.Reader, of string) error {
 		if err := c.printGroup(out, g); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// whyGone says what the allocator's events say of a pod that is gone.
+func (c *command) whyGone(ctx context.Context, ns, name string) error {
+	events, err := c.verdicts(ctx, ns)
+	if err != nil {
+		return err
+	}
+	gone, found := view.Gone(ns, name, events)
+	if !found {
+		return fmt.Errorf("there is no pod %s in namespace %s, and no event of Vernier names one: events expire, after an hour by default; -n NAME asks in another namespace", name, ns)
+	}
+	if !c.output.forPeople() {
+		return c.output.print(c.out, c.errOut, view.NewReasonList([]view.Reasoned{gone}, nil))
+	}
+	return c.printGroup(whole(c.out), view.Alike{Reasoned: gone, Pods: 1})
+}
+
+// warnOfPriority names, on stderr, the PriorityClasses above 0 of the pods that no quota of the namespace bounds.
+func (c *command) warnOfPriority(ctx context.Context, r client.Reader, pods []corev1.Pod) error {
+	if !slices.ContainsFunc(pods, view.GoesFirst) {
+		return nil
+	}
+	quotas, readable, err := c.quotas(ctx, r)
+	if err != nil || !readable {
+		return err
+	}
+	for _, class := range view.UnboundedClasses(pods, quotas) {
+		fmt.Fprintf(whole(c.errOut), "warning: PriorityClass %s is above 0, and no ResourceQuota of namespace %s is scoped to it: each pod there may use it, and go before those of the team that do not\n", class, c.ns)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,6 +74,83 @@ func TestWhyOfReservedRoom(t *testing.T) {
 		if out, _, err := run(t, r, of); !strings.Contains(strings.Join(strings.Fields(out), " "), want) || strings.Contains(out, "gpu-1") || err != nil {
 			t.Errorf("%s: %q, error %v, want %q", of, out, err, want)
 		}
+	}
+}
+
+// Of a pod that is gone its events say what became of it, until they expire.
+func TestWhyOfPodsThatAreGone(t *testing.T) {
+	const where = "evicted from node gpu-7: its slices go to pod team-a/big, which has a higher priority (10)"
+	other := because(event("room", "again", 2*time.Hour, eventSource, where), model.ReasonPreempted)
+	other.InvolvedObject.UID = "uid-earlier"
+	r := fakeClient(t,
+		event("waits", "experiment", time.Hour, eventSource, "needs 100 % compute"),
+		because(event("room", "experiment", time.Minute, eventSource, where), model.ReasonPreempted),
+		event("later", "experiment", time.Second, eventSource, "something else"),
+		event("waits", "impatient", time.Minute, eventSource, "needs 100 % compute"),
+		event("foreign", "foreign", time.Minute, "somebody", "evicted"),
+		other, event("waits", "again", time.Minute, eventSource, "needs 7 % compute"),
+	)
+	for of, want := range map[string]string{
+		"experiment":     "Pod team-a/experiment: it is gone: it was " + where + "\n",
+		"pod experiment": "Pod team-a/experiment: it is gone: it was " + where + "\n",
+		"pod/experiment": "Pod team-a/experiment: it is gone: it was " + where + "\n",
+		"impatient":      "Pod team-a/impatient: it is gone\nThe allocator's last event, 60s ago: needs 100 % compute\n",
+		"again":          "Pod team-a/again: it is gone\nThe allocator's last event, 60s ago: needs 7 % compute\n",
+	} {
+		if out, errOut, err := run(t, r, "why "+of+" -n team-a"); out != want || errOut != "" || err != nil {
+			t.Errorf("%s: %q, stderr %q, error %v, want %q", of, out, errOut, err, want)
+		}
+	}
+	if out, _, err := run(t, r, "why experiment -n team-a -o jsonpath={.items[0].reason.reason}"); out != model.ReasonPreempted || err != nil {
+		t.Errorf("as a document: %q, error %v", out, err)
+	}
+	for of, ns := range map[string]string{"foreign": "team-a", "experiment": "team-b"} {
+		_, _, err := run(t, r, "why "+of+" -n "+ns)
+		if want := "there is no pod " + of + " in namespace " + ns + ", and no event of Vernier names one: events expire, after an hour by default"; !strings.Contains(errorText(err), want) {
+			t.Errorf("%s: %v, want %q", of, err, want)
+		}
+	}
+}
+
+// A PriorityClass above 0 that no quota of the namespace is scoped to is warned of.
+func TestWhyOfClassesWithoutAQuota(t *testing.T) {
+	of := func(name, class string, value int32) *corev1.Pod {
+		p := gated("team-a", name, time.Minute, `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":10,"memPercent":10}}}`)
+		p.Spec.PriorityClassName, p.Spec.Priority = class, &value
+		return p
+	}
+	scoped := func(name string, op corev1.ScopeSelectorOperator, values ...string) *corev1.ResourceQuota {
+		return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Spec: corev1.ResourceQuotaSpec{ScopeSelector: &corev1.ScopeSelector{
+			MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: op, Values: values}}}}}
+	}
+	pods := []client.Object{of("high", "production", 1000), of("low", "experiments", -10), of("none", "", 0), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "plain"}}}
+	const warning = "warning: PriorityClass production is above 0, and no ResourceQuota of namespace team-a is scoped to it: "
+	for _, tt := range []struct {
+		pod    string
+		quota  *corev1.ResourceQuota
+		warned bool
+	}{
+		{"high", nil, true}, {"low", nil, false}, {"none", nil, false},
+		{"high", scoped("a", corev1.ScopeSelectorOpIn, "production"), false}, {"high", scoped("a", corev1.ScopeSelectorOpIn, "experiments"), true},
+		{"high", scoped("a", corev1.ScopeSelectorOpExists), false}, {"high", scoped("a", corev1.ScopeSelectorOpDoesNotExist), true},
+		{"high", scoped("a", corev1.ScopeSelectorOpNotIn, "experiments"), false}, {"high", scoped("a", corev1.ScopeSelectorOpNotIn, "production"), true},
+	} {
+		all := pods
+		if tt.quota != nil {
+			all = append(slices.Clone(pods), tt.quota)
+		}
+		if _, errOut, err := run(t, fakeClient(t, all...), "why "+tt.pod+" -n team-a"); strings.HasPrefix(errOut, warning) != tt.warned || (errOut != "") != tt.warned || err != nil {
+			t.Errorf("%s, %v: stderr %q, error %v, warned %v", tt.pod, tt.quota, errOut, err, tt.warned)
+		}
+	}
+	denied := interceptor.NewClient(fakeClient(t, pods...), interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		if _, is := list.(*corev1.ResourceQuotaList); is {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "resourcequotas"}, "", errors.New("no"))
+		}
+		return c.List(ctx, list, opts...)
+	}})
+	if _, errOut, err := run(t, denied, "why high -n team-a"); !strings.HasPrefix(errOut, "left out: the quotas of namespace team-a") || err != nil {
+		t.Errorf("without the right to read quotas: stderr %q, error %v", errOut, err)
 	}
 }
 
