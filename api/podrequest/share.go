@@ -41,8 +41,8 @@ func ShareOf(r corev1.ResourceRequirements, known *classes.Set, path *field.Path
 	return api.Share{}, errs
 }
 
-// FollowsCompute reports whether the memory in the limits is what an earlier round of admission wrote down as
-// that of the compute, which has changed since. Equal amounts that the author wrote cannot be told from that.
+// FollowsCompute reports whether an earlier round of admission wrote the memory in the limits, as that of
+// the compute, and the compute has changed since. Equal amounts that the author wrote look the same.
 func FollowsCompute(limits corev1.ResourceList, before api.Share) bool {
 	core, mem := limits[api.ResourceCore], limits[api.ResourceMemPercent]
 	was := int64(before.Core) * int64(before.GPUs)

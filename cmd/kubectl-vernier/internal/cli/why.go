@@ -117,7 +117,7 @@ func (c *command) whyGone(ctx context.Context, ns, name string) error {
 	}
 	gone, found := view.Gone(ns, name, events)
 	if !found {
-		return fmt.Errorf("there is no pod %s in namespace %s, and no event of Vernier names one: events expire, after an hour by default; -n NAME asks in another namespace", name, ns)
+		return fmt.Errorf("there is no pod %s in namespace %s, and no event of Vernier names one. Events expire, after an hour by default; -n NAME asks in another namespace", name, ns)
 	}
 	if !c.output.forPeople() {
 		return c.output.print(c.out, c.errOut, view.NewReasonList([]view.Reasoned{gone}, nil))

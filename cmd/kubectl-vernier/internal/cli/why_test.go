@@ -106,7 +106,7 @@ func TestWhyOfPodsThatAreGone(t *testing.T) {
 	}
 	for of, ns := range map[string]string{"foreign": "team-a", "experiment": "team-b"} {
 		_, _, err := run(t, r, "why "+of+" -n "+ns)
-		if want := "there is no pod " + of + " in namespace " + ns + ", and no event of Vernier names one: events expire, after an hour by default"; !strings.Contains(errorText(err), want) {
+		if want := "there is no pod " + of + " in namespace " + ns + ", and no event of Vernier names one. Events expire, after an hour by default"; !strings.Contains(errorText(err), want) {
 			t.Errorf("%s: %v, want %q", of, err, want)
 		}
 	}

@@ -21,8 +21,8 @@ const (
 // instancesOfAGPU is how many instances of MIG a GPU has at most.
 const instancesOfAGPU = 7
 
-// Limit is what a ResourceQuota says so that the pods of its namespace have so much of GPUs at most,
-// and what that means with the GPUs of the ledgers. The one unit of memory is counted in full, the other
+// Limit is what a ResourceQuota says so that the pods of its namespace have so much of GPUs at most.
+// The sentences say what that means with the GPUs of the ledgers. The one unit of memory is counted in full, the other
 // not admitted: both in full would let twice as much in.
 func Limit(gpus v1alpha1.Percent, memory string, all []v1alpha1.SliceLedger) (corev1.ResourceList, []string, error) {
 	var least, most *v1alpha1.DeviceStatus

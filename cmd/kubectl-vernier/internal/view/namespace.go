@@ -37,8 +37,8 @@ const gpuPercent corev1.ResourceName = "GPU(%)"
 func (u *NamespaceUse) Left() int64 { return max(u.Hard-u.Counted, 0) }
 
 // NamespaceUses has a row for the compute and one for the memory that the slices of one namespace
-// have. Each other resource of Vernier's has one that a quota of the namespace bounds, and a limit of GPUs
-// has one for all that it bounds.
+// have. Each other resource of Vernier's has one that a quota of the namespace bounds. A limit of GPUs
+// has one row for all that it bounds.
 func NamespaceUses(of []model.Slice, quotas []corev1.ResourceQuota) []NamespaceUse {
 	var core, mem int64
 	for i := range of {
