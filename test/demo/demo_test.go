@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -37,9 +38,11 @@ func TestDemo(t *testing.T) {
 	t.Run("Commands", func(t *testing.T) { checkCommands(t, sys) })
 	t.Run("Wide", func(t *testing.T) { checkWide(t, sys) })
 	t.Run("Quiet", func(t *testing.T) { checkQuiet(t, sys) })
-	if !t.Run("HandOver", func(t *testing.T) { checkHandOver(t, sys) }) {
+	var page func(context.Context) (string, error)
+	if !t.Run("HandOver", func(t *testing.T) { page = checkHandOver(t, sys) }) {
 		return
 	}
+	t.Run("Causes", func(t *testing.T) { checkCauses(t, sys, page) })
 	root := must.Get(manifests.Root())(t)
 	examples := must.Get(os.ReadDir(filepath.Join(root, "docs/examples")))(t)
 	index := must.Get(os.ReadFile(filepath.Join(root, "docs/examples/README.md")))(t)
@@ -81,8 +84,8 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// checkHandOver pastes the text, and reads the page as it says.
-func checkHandOver(t *testing.T, sys *system.System) {
+// checkHandOver pastes the text, and reads the page as it says. It returns how that is done.
+func checkHandOver(t *testing.T, sys *system.System) (page func(context.Context) (string, error)) {
 	text := must.Get(handOver(t.Context(), sys))(t)
 	script, _, found := strings.Cut(text, end)
 	use, room, alsoFound := strings.Cut(script, "# room")
@@ -98,25 +101,33 @@ func checkHandOver(t *testing.T, sys *system.System) {
 		return err == nil && strings.Contains(log, "total_mib=8192 "), log
 	})
 	token := regexp.MustCompile(`(?m)^ey\S+$`).FindString(out)
-	page := regexp.MustCompile(`http://127\.0\.0\.1:\d+`).FindString(text)
-	used := regexp.MustCompile(`of 81313 MiB, [1-9]\d* in use`)
-	eventually(t, "the page to show what is used", func(ctx context.Context) (bool, string) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, page, nil)
+	url := regexp.MustCompile(`http://127\.0\.0\.1:\d+`).FindString(text)
+	page = func(ctx context.Context) (string, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
-			return false, err.Error()
+			return "", err
 		}
 		request.Header.Set("Authorization", "Bearer "+token)
 		answer, err := http.DefaultClient.Do(request)
 		if err != nil {
-			return false, err.Error()
+			return "", err
 		}
 		defer answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			return "", errors.New(answer.Status)
+		}
 		body, err := io.ReadAll(answer.Body)
-		return err == nil && answer.StatusCode == http.StatusOK && used.Match(body), fmt.Sprint(answer.Status, err)
+		return string(body), err
+	}
+	used := regexp.MustCompile(`of 81313 MiB, [1-9]\d* in use`)
+	eventually(t, "the page to show what is used", func(ctx context.Context) (bool, string) {
+		text, err := page(ctx)
+		return err == nil && used.MatchString(text), fmt.Sprint(err)
 	})
 	if out, err := sys.Shell(t.Context(), "#"+room); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return page
 }
 
 // session runs the commands of a page, each until it prints what the page shows, and

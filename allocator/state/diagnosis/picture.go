@@ -54,7 +54,7 @@ type answer struct {
 	rooms []view.GPUOf
 }
 
-// Waits is why the gated pod waits. What the ledgers say now goes before the allocator's last event,
+// Waits is why the gated pod waits. The word of the ledgers now goes before the allocator's last event,
 // but for what only the allocator knows.
 func (p *Picture) Waits(pod *corev1.Pod) Verdict {
 	demand, err := placement.DemandOf(podrequest.Of(pod), p.Classes)

@@ -66,8 +66,8 @@ func untolerated(taints []corev1.Taint, tolerations []corev1.Toleration) *corev1
 	return &taint
 }
 
-// Against is what keeps the pod off the node, in the scheduler's words: that it is unschedulable, the
-// pod's node selector or affinity, or a taint. It is empty where nothing of that kind does.
+// Against is what keeps the pod off the node, in the scheduler's words. It may be that the node is
+// unschedulable, the pod's node selector or affinity, or a taint. It is empty for nothing of that kind.
 func Against(pod *corev1.Pod, node *corev1.Node) string {
 	if node.Spec.Unschedulable && untolerated([]corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}, pod.Spec.Tolerations) != nil {
 		return nodeunschedulable.ErrReasonUnschedulable
