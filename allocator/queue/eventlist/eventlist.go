@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+
+	"vernier.dev/vernier/api/cause"
 )
 
 const (
@@ -162,8 +164,12 @@ func trim(e *corev1.Event, now time.Time) corev1.Event {
 		count = max(count, e.Series.Count)
 	}
 	of := &e.InvolvedObject
+	var annotations map[string]string
+	if why := cause.Cause(e.Annotations[cause.Annotation]); why.Known() {
+		annotations = map[string]string{cause.Annotation: string(why)}
+	}
 	return corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: Cut(e.Namespace, maxName)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: Cut(e.Namespace, maxName), Annotations: annotations},
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: Cut(of.APIVersion, maxName), Kind: Cut(of.Kind, maxName),
 			Namespace: Cut(of.Namespace, maxName), Name: Cut(of.Name, maxName), UID: Cut(of.UID, maxName),

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/test/objects"
 )
 
@@ -213,5 +214,19 @@ func TestCut(t *testing.T) {
 		if cut, short := strings.CutSuffix(got, "..."); short && (!strings.HasPrefix(whole, cut) || len(cut) < 1019) {
 			t.Errorf("of %d bytes %d are left: %q", len(whole), len(cut), got)
 		}
+	}
+}
+
+// Of the annotations a cause of ours is kept, and nothing that others have written.
+func TestRead_KeepsTheCause(t *testing.T) {
+	words := []string{string(cause.NoGPU), strings.Repeat("x", 100<<10)}
+	p := &pages{n: len(words), event: func(i int) *corev1.Event {
+		e := about("team-a", "p")
+		e.Annotations = map[string]string{cause.Annotation: words[i], "a": "b"}
+		return e
+	}}
+	events, _, err := Read(t.Context(), p.api(), "team-a", allocators, now)
+	if err != nil || len(events) != 2 || len(events[0].Annotations) != 1 || events[0].Annotations[cause.Annotation] != words[0] || len(events[1].Annotations) != 0 {
+		t.Errorf("%d events, error %v", len(events), err)
 	}
 }
