@@ -43,7 +43,7 @@ func servePage(mgr manager.Manager, kube kubernetes.Interface, core coreinformer
 			list := &v1alpha1.SliceLedgerList{}
 			// The page changes nothing of what it is given.
 			err := mgr.GetCache().List(ctx, list, client.UnsafeDisableDeepCopy)
-			var all []*v1alpha1.SliceLedger
+			all := make([]*v1alpha1.SliceLedger, 0, len(list.Items))
 			for i := range list.Items {
 				all = append(all, &list.Items[i])
 			}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -37,8 +38,12 @@ type Sources struct {
 	Uses func(ctx context.Context, nodes []string) map[string]usage.Reading
 }
 
-// waitingShown bounds the list, oldest first.
-const waitingShown = 200
+// waitingShown bounds the list, oldest first, and demandsShown those for which the ledgers are looked
+// at: each look takes milliseconds on a large cluster.
+const (
+	waitingShown = 200
+	demandsShown = 32
+)
 
 // Waiting are the pods that wait.
 type Waiting struct {
@@ -94,7 +99,7 @@ func (s Sources) waiting(ctx context.Context, ledgers []*v1alpha1.SliceLedger) (
 	if err != nil {
 		return w, fmt.Errorf("reading the events: %w", err)
 	}
-	picture := diagnosis.Picture{Ledgers: ledgers, Node: s.Node, Classes: classes.Of(list...), Said: view.SaidIn(events), Owners: map[view.GPUOf][]string{}}
+	picture := diagnosis.Picture{Ledgers: ledgers, Node: s.Node, Classes: classes.Of(list...), Said: view.SaidIn(events), Owners: map[view.GPUOf][]string{}, Now: time.Now(), Most: demandsShown}
 	slices.SortFunc(pods, podstate.ByAge)
 	for _, p := range pods {
 		w.keep(workload{p.Namespace, view.WorkloadOf(p)}, picture.Said.Reserved(p))

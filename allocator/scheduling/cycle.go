@@ -66,7 +66,7 @@ func (t *cycle) next(ctx context.Context, pod Request) (*Diagnosis, error) {
 	}
 	// Of pods that ask for the same, one is enough to see that nobody has the devices.
 	if lacks := t.Queue.Classes.Find(t.seen.key + podrequest.EquivalenceClass(pod.Pod)); lacks != nil && len(t.set) == 1 {
-		return &Diagnosis{Diagnosis: diagnosis.Diagnosis{Devices: *lacks, Withheld: t.Cache.Index.Withheld()}}, nil
+		return &Diagnosis{Diagnosis: diagnosis.Diagnosis{Devices: *lacks, Withheld: t.Cache.Index.Withheld(), WouldDo: t.Cache.Index.WouldDo(pod.Demand)}}, nil
 	}
 	f, wants := nodeFilter{Scheduler: t.Scheduler, pod: pod.Pod, in: t.in}, pod.wants()
 	if t.leads[pod.Pod.UID] {
@@ -147,7 +147,7 @@ func (t *cycle) explain(ctx context.Context, pod Request, wants *ranking.Ask, f 
 		}
 	}
 	why := &Diagnosis{Diagnosis: diagnosis.Diagnosis{Refused: f.refused + unasked, Unasked: unasked, Reasons: f.reasons,
-		Devices: placement.Explain(pod.Demand, without), Withheld: t.Cache.Index.Withheld()}}
+		Devices: placement.Explain(pod.Demand, without), Withheld: t.Cache.Index.Withheld(), WouldDo: t.Cache.Index.WouldDo(pod.Demand)}}
 	if len(t.set) == 1 && why.Refused == 0 && len(rooms) == known {
 		t.Queue.Classes.Note(t.seen.key+podrequest.EquivalenceClass(pod.Pod), &why.Devices, since)
 	}

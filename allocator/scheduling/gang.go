@@ -49,13 +49,8 @@ type GangDiagnosis struct {
 	Domain string
 }
 
-// cause of the gang is its member's where no room would help.
-func (m *GangDiagnosis) cause() cause.Cause {
-	if of := m.Why.Cause(); of == cause.NoNodeLabel {
-		return of
-	}
-	return cause.GangNoRoom
-}
+// cause of the gang is its member's where more room would not help.
+func (m *GangDiagnosis) cause() cause.Cause { return diagnosis.OfGang(m.Why.Cause()) }
 
 // fit chooses for at least need of a gang's members, and for as many more as fit
 // too. The larger ones go first; where those that go by each other have no room where the

@@ -67,7 +67,7 @@ type Doc struct {
 	Says, Remedy, See string
 }
 
-// Docs has every cause, in the order in which they are looked for.
+// Docs has every cause.
 var Docs = []Doc{
 	{OtherGates, "it waits for other gates first: …", "ask the system that has set the gate; Kueue, for one, takes its own off once its queue has room", ""},
 	{Invalid, "what it asks for cannot be read: …", "create the pod again, with what the message says", "reference/annotations.md"},

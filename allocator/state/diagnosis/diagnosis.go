@@ -14,7 +14,9 @@ import (
 	"strings"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/api/cause"
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // Reasons counts nodes by what the scheduler has against them.
@@ -27,15 +29,32 @@ func (r Reasons) Add(of []string) {
 	}
 }
 
+// shownReasons bounds the reasons of a sentence: each node may have a taint of its own.
+const shownReasons = 5
+
 // String lists the reasons as the scheduler does, the most frequent first.
 func (r Reasons) String() string {
 	list := slices.SortedFunc(maps.Keys(r), func(a, b string) int {
 		return cmp.Or(cmp.Compare(r[b], r[a]), strings.Compare(a, b))
 	})
-	for i, reason := range list {
+	for i, reason := range list[:min(shownReasons, len(list))] {
 		list[i] = fmt.Sprintf("%d %s", r[reason], reason)
 	}
-	return strings.Join(list, ", ")
+	return v1alpha1.NamesText(list, shownReasons)
+}
+
+// kinds are the reasons without the selector or the taint that they name.
+func (r Reasons) kinds() []string {
+	all := map[string]bool{}
+	for reason := range r {
+		for _, kind := range []string{feasible.AgainstSelector, feasible.AgainstTaint} {
+			if strings.HasPrefix(reason, kind) {
+				reason = kind
+			}
+		}
+		all[reason] = true
+	}
+	return slices.Sorted(maps.Keys(all))
 }
 
 // Diagnosis is why a pod cannot be placed.
@@ -46,8 +65,14 @@ type Diagnosis struct {
 	Reasons          Reasons
 	// Devices is what the other nodes lack.
 	Devices placement.Shortfall
-	// Withheld says what is not granted now of nodes and GPUs, empty for nothing.
+	// Excluded is how many nodes lack the devices and may not be the pod's either, for ExcludedFor.
+	// They are counted by Of alone.
+	Excluded    int
+	ExcludedFor Reasons
+	// Withheld says what is not granted now of nodes and GPUs, empty for nothing. WouldDo says that
+	// some of that would do for the pod.
 	Withheld string
+	WouldDo  bool
 	// Labels are those of which the pod needs the same values as its gang, and that no node with
 	// GPUs has. Beside are the nodes of its running members.
 	Labels, Beside []string
@@ -56,19 +81,22 @@ type Diagnosis struct {
 // Of is why none of the nodes takes a pod with the demand; nil where one would. The refusals are what
 // the scheduler has against a node, none for nothing.
 func Of(demand *placement.Demand, nodes iter.Seq[*placement.Node], refusals func(node string) []string) *Diagnosis {
-	d := &Diagnosis{Reasons: Reasons{}}
+	d := &Diagnosis{Reasons: Reasons{}, ExcludedFor: Reasons{}}
 	var without []*placement.Node
 	for node := range nodes {
-		if !placement.Fits(demand, node) {
-			without = append(without, node)
-			continue
-		}
-		against := refusals(node.Name)
-		if len(against) == 0 {
+		fits, against := placement.Fits(demand, node), refusals(node.Name)
+		switch {
+		case len(against) == 0 && fits:
 			return nil
+		case len(against) == 0:
+			without = append(without, node)
+		case fits:
+			d.Refused++
+			d.Reasons.Add(against)
+		default:
+			d.Excluded++
+			d.ExcludedFor.Add(against)
 		}
-		d.Refused++
-		d.Reasons.Add(against)
 	}
 	d.Devices = placement.Explain(demand, without)
 	return d
@@ -80,7 +108,7 @@ func (d *Diagnosis) Key() string {
 		return "no label " + strings.Join(d.Labels, ", ")
 	}
 	if d.Refused > 0 {
-		return "refused " + strings.Join(slices.Sorted(maps.Keys(d.Reasons)), ", ")
+		return "refused " + strings.Join(d.Reasons.kinds(), ", ")
 	}
 	return "short of " + d.Devices.Container
 }
@@ -109,8 +137,13 @@ func (d *Diagnosis) explain() (cause.Cause, string) {
 	}
 	of, text := d.Devices.Cause(), d.Devices.String()
 	if d.Refused == 0 {
-		if of == cause.NoGPU && d.Withheld != "" {
-			of = cause.NotGranted
+		switch {
+		case d.WouldDo || of == cause.NoGPU && d.Withheld != "":
+			return cause.NotGranted, text
+		case of == cause.NoGPU && d.Excluded > 0:
+			return cause.SchedulerRefuses, fmt.Sprintf("it may go to none of the %d node(s) with GPUs: %s", d.Excluded, d.ExcludedFor)
+		case d.Excluded > 0:
+			text += fmt.Sprintf("; it may not go to %d more node(s): %s", d.Excluded, d.ExcludedFor)
 		}
 		return of, text
 	}
@@ -122,4 +155,12 @@ func (d *Diagnosis) explain() (cause.Cause, string) {
 		refused += "; elsewhere: " + text
 	}
 	return cause.SchedulerRefuses, refused
+}
+
+// OfGang is the cause of a gang by that of a member: the gang's own where more room would help.
+func OfGang(member cause.Cause) cause.Cause {
+	if member == cause.Insufficient || member == cause.Reserved || member == cause.Topology {
+		return cause.GangNoRoom
+	}
+	return member
 }

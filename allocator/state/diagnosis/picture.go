@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -27,15 +28,24 @@ type Picture struct {
 	// Ledgers of the nodes; nil where they may not be read.
 	Ledgers []*v1alpha1.SliceLedger
 	// Node is one by its name, nil for one that may not be read or is not known. Classes are those
-	// that may be read.
+	// that may be read, nil where none may.
 	Node    func(name string) *corev1.Node
 	Classes *classes.Set
 	// Said are the allocator's events, and Owners for whom it keeps room, by GPU.
 	Said   view.Said
 	Owners map[view.GPUOf][]string
 
-	// known are the answers of the ledgers by what a pod asks for.
-	known map[string]answer
+	// Now tells a pod of which nothing was said yet from one whose event has expired.
+	Now time.Time
+	// Most bounds for how many pods that ask for different things the ledgers are looked at; 0 is all.
+	// Of the others the last event says why they wait.
+	Most int
+
+	// known are the answers of the ledgers by what a pod asks for. rooms and withheld are the ledgers as
+	// the engine sees them.
+	known    map[string]answer
+	rooms    []*placement.Node
+	withheld string
 }
 
 // Verdict is why a gated pod waits.
@@ -57,8 +67,15 @@ type answer struct {
 // Waits is why the gated pod waits. The word of the ledgers now goes before the allocator's last event,
 // but for what only the allocator knows.
 func (p *Picture) Waits(pod *corev1.Pod) Verdict {
+	said := Verdict{Event: true}
+	last := p.Said.Reason(pod)
+	if last != nil {
+		said.Cause, said.Text = p.Said.Cause(pod), last.Message
+	}
 	demand, err := placement.DemandOf(podrequest.Of(pod), p.Classes)
 	switch others := podstate.OtherGates(pod); {
+	case errors.Is(err, placement.ErrNoClass) && p.Classes == nil:
+		return said
 	case errors.Is(err, placement.ErrNoClass):
 		return Verdict{Cause: cause.NoClass, Text: "it waits for its class: " + err.Error()}
 	case err != nil:
@@ -66,22 +83,20 @@ func (p *Picture) Waits(pod *corev1.Pod) Verdict {
 	case len(others) > 0:
 		return Verdict{Cause: cause.OtherGates, Text: "it waits for other gates first: " + strings.Join(others, ", ")}
 	}
-	said := Verdict{Event: true}
-	last := p.Said.Reason(pod)
-	if last != nil {
-		said.Cause, said.Text = p.Said.Cause(pod), last.Message
-	}
 	if p.Ledgers == nil || beforeRoom[said.Cause] {
 		return said
 	}
-	now := p.answer(pod, demand)
+	now, looked := p.answer(pod, demand)
+	if !looked {
+		return said
+	}
 	if d := now.lacks; d != nil {
 		of, text := d.Cause(), d.String()
 		switch {
-		case said.Cause == cause.GangNoRoom:
-			of = cause.GangNoRoom
 		case said.Cause == cause.EvictionForbidden && of == cause.Insufficient:
 			return said // it has the figures of before, and whom to ask
+		case podrequest.Of(pod).Group != podrequest.Group{}:
+			of = OfGang(of)
 		}
 		return Verdict{Cause: of, Text: text}
 	}
@@ -93,6 +108,8 @@ func (p *Picture) Waits(pod *corev1.Pod) Verdict {
 		return said
 	case last != nil:
 		return Verdict{Cause: cause.NotLookedAt, Text: "there is room since: the allocator looks again"}
+	case p.Now.Sub(pod.CreationTimestamp.Time) > forgotten && !p.Now.IsZero():
+		return Verdict{Text: "there is room by the ledgers, and the allocator's event has expired: its log says what else it waits for"}
 	}
 	return Verdict{Cause: cause.NotLookedAt, Text: "there is room: the allocator has not said anything of it yet"}
 }
@@ -128,30 +145,38 @@ var (
 	besideRoom = map[cause.Cause]bool{cause.GangNoRoom: true, cause.Reserved: true, cause.EvictionForbidden: true, cause.SchedulerRefuses: true}
 )
 
+// forgotten is how old a pod is that must have had an event: the allocator looks at once.
+const forgotten = 5 * time.Minute
+
 // shownNames bounds the names: a gang has many pods.
 const shownNames = 4
 
-// answer is what the ledgers say of the pod. Pods of one workload ask for the same.
-func (p *Picture) answer(pod *corev1.Pod, demand *placement.Demand) answer {
+// answer is what the ledgers say of the pod, unless too many others were looked at. Pods of one
+// workload ask for the same.
+func (p *Picture) answer(pod *corev1.Pod, demand *placement.Demand) (now answer, looked bool) {
 	key := fmt.Sprint(podrequest.EquivalenceClass(pod), pod.Spec.NodeSelector, pod.Spec.Affinity.String())
 	for _, t := range pod.Spec.Tolerations {
 		key += t.String()
 	}
 	if known, is := p.known[key]; is {
-		return known
+		return known, true
 	}
-	rooms := func(yield func(*placement.Node) bool) {
+	if p.known == nil {
+		p.known, p.withheld = map[string]answer{}, index.Withheld(slices.Values(p.Ledgers))
 		for _, l := range p.Ledgers {
-			if room := index.Room(l); room != nil && !yield(room) {
-				return
+			if room := index.Room(l); room != nil {
+				p.rooms = append(p.rooms, room)
 			}
 		}
 	}
-	now := answer{lacks: Of(demand, rooms, p.refusals(pod))}
-	if now.lacks != nil {
-		now.lacks.Withheld = index.Withheld(slices.Values(p.Ledgers))
+	if p.Most > 0 && len(p.known) == p.Most {
+		return answer{}, false
+	}
+	if now.lacks = Of(demand, slices.Values(p.rooms), p.refusals(pod)); now.lacks != nil {
+		now.lacks.Withheld = p.withheld
+		now.lacks.WouldDo = p.withheld != "" && index.WouldDo(demand, slices.Values(p.Ledgers))
 	} else if len(p.Owners) > 0 {
-		for node := range rooms {
+		for _, node := range p.rooms {
 			if plan, fits := placement.Fit(demand, node); fits && len(p.refusals(pod)(node.Name)) == 0 {
 				for _, g := range plan.Grants {
 					now.rooms = append(now.rooms, view.GPUOf{Node: node.Name, Index: g.Index})
@@ -159,11 +184,8 @@ func (p *Picture) answer(pod *corev1.Pod, demand *placement.Demand) answer {
 			}
 		}
 	}
-	if p.known == nil {
-		p.known = map[string]answer{}
-	}
 	p.known[key] = now
-	return now
+	return now, true
 }
 
 // refusals are what keeps the pod off a node, whatever is free there; none where nothing is known to.

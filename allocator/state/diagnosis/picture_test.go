@@ -3,11 +3,16 @@
 package diagnosis
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/classes"
@@ -34,6 +39,7 @@ func TestPictureWaits(t *testing.T) {
 		cause  cause.Cause // of the event, and its text
 		text   string
 		owner  string
+		unread bool // the classes
 		want   Verdict
 	}{
 		"another figure":       {ledger: used, cause: cause.Insufficient, text: short, want: Verdict{Cause: cause.Insufficient, Text: now}},
@@ -50,10 +56,21 @@ func TestPictureWaits(t *testing.T) {
 		"what the scheduler has against it":   {ledger: empty, cause: cause.SchedulerRefuses, text: "Insufficient cpu", want: Verdict{cause.SchedulerRefuses, "Insufficient cpu", true}},
 		"a pod before it":                     {ledger: empty, cause: cause.WaitsForPod, text: "waits for pod p", want: Verdict{cause.WaitsForPod, "waits for pod p", true}},
 		"its gang, although there is no room": {ledger: used, cause: cause.GangIncomplete, text: "1 of 2", want: Verdict{cause.GangIncomplete, "1 of 2", true}},
-		"room for its gang, by new figures":   {ledger: used, cause: cause.GangNoRoom, text: short, want: Verdict{Cause: cause.GangNoRoom, Text: now}},
-		"who may not leave":                   {ledger: used, cause: cause.EvictionForbidden, text: short + "; a budget", want: Verdict{cause.EvictionForbidden, short + "; a budget", true}},
-		"an allocator that names no cause":    {ledger: empty, text: "words", want: Verdict{Text: "words", Event: true}},
-		"no ledger may be read":               {cause: cause.Insufficient, text: short, want: Verdict{cause.Insufficient, short, true}},
+		"room for its gang, by new figures":   {ledger: used, edit: objects.InGang("g", 2), cause: cause.GangNoRoom, text: short, want: Verdict{Cause: cause.GangNoRoom, Text: now}},
+		"no node for its gang": {ledger: empty, edit: func(p *corev1.Pod) {
+			objects.InGang("g", 2)(p)
+			objects.Annotated(v1alpha1.AnnotationGPUModel, "A100")(p)
+		}, cause: cause.NotAllowed, text: short, want: Verdict{Cause: cause.NotAllowed, Text: "none of the 1 GPUs is allowed by the pod's vernier.dev/gpu-model: there are 1 x T4"}},
+		"a node that is full, and not for it": {ledger: used, edit: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"gpu": "a100"} }, cause: cause.Insufficient, text: short,
+			want: Verdict{Cause: cause.SchedulerRefuses, Text: "it may go to none of the 1 node(s) with GPUs: 1 node(s) didn't match node selector gpu=a100"}},
+		"the event has expired": {ledger: empty, edit: func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour)) },
+			want: Verdict{Text: "there is room by the ledgers, and the allocator's event has expired: its log says what else it waits for"}},
+		"a class that is not there": {ledger: empty, edit: ofClass, want: Verdict{Cause: cause.NoClass}},
+		"a class that may not be read": {ledger: empty, edit: ofClass, unread: true, cause: cause.Insufficient, text: short,
+			want: Verdict{cause.Insufficient, short, true}},
+		"who may not leave":                {ledger: used, cause: cause.EvictionForbidden, text: short + "; a budget", want: Verdict{cause.EvictionForbidden, short + "; a budget", true}},
+		"an allocator that names no cause": {ledger: empty, text: "words", want: Verdict{Text: "words", Event: true}},
+		"no ledger may be read":            {cause: cause.Insufficient, text: short, want: Verdict{cause.Insufficient, short, true}},
 		"other gates": {ledger: empty, edit: func(p *corev1.Pod) {
 			p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/quota"})
 		}, want: Verdict{Cause: cause.OtherGates, Text: "it waits for other gates first: example.com/quota"}},
@@ -64,7 +81,13 @@ func TestPictureWaits(t *testing.T) {
 			if tt.edit != nil {
 				tt.edit(pod)
 			}
-			p := Picture{Classes: classes.Of(), Node: func(string) *corev1.Node { return objects.Node("gpu-1") }}
+			p := Picture{Classes: classes.Of(), Node: func(string) *corev1.Node { return objects.Node("gpu-1") }, Now: time.Now()}
+			if pod.CreationTimestamp.IsZero() {
+				pod.CreationTimestamp = metav1.NewTime(p.Now)
+			}
+			if tt.unread {
+				p.Classes = nil
+			}
 			if tt.ledger != nil {
 				p.Ledgers = []*v1alpha1.SliceLedger{tt.ledger}
 			}
@@ -82,6 +105,49 @@ func TestPictureWaits(t *testing.T) {
 				t.Errorf("%+v, want %+v", got, tt.want)
 			}
 		})
+	}
+}
+
+// ofClass has the pod ask for a unit of a class.
+func ofClass(p *corev1.Pod) {
+	p.Spec.Containers[0].Resources.Limits[v1alpha1.ClassResource("gold")] = resource.MustParse("1")
+}
+
+// What a cordon holds back is the cause where it would do; another model's GPU is not short of room.
+func TestPictureNamesTheCordon(t *testing.T) {
+	a100, t4 := ledger(0), ledger(50)
+	a100.Name, a100.Status.Devices[0].Model = "gpu-2", "A100"
+	a100.Spec.Cordons = []v1alpha1.Cordon{{UUID: "GPU-a", By: "ops", Since: metav1.Unix(0, 0)}}
+	pod := objects.Single("p", v1alpha1.Share{GPUs: 1, Core: 90, MemPercent: 50}, objects.Annotated(v1alpha1.AnnotationGPUModel, "A100"))
+	p := Picture{Ledgers: []*v1alpha1.SliceLedger{a100, t4}, Classes: classes.Of(), Node: func(string) *corev1.Node { return nil }}
+	if got := p.Waits(pod); got.Cause != cause.NotGranted || !strings.Contains(got.Text, "1 GPU(s) are cordoned, such as gpu-2 GPU 0") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// The ledgers are looked at for so many pods that ask for different things, and no more.
+func TestHostileDemandsOfAPicture(t *testing.T) {
+	p := Picture{Ledgers: []*v1alpha1.SliceLedger{ledger(50)}, Classes: classes.Of(), Node: func(string) *corev1.Node { return nil }, Most: 8}
+	looked := 0
+	for i := range 100 {
+		pod := objects.Single(fmt.Sprint("p", i), objects.Share(v1alpha1.Percent(60+i%20), 10))
+		if v := p.Waits(pod); !v.Event {
+			looked++
+		}
+	}
+	if len(p.known) != 8 || looked != 8*5 {
+		t.Errorf("looked %d times for %d demands", looked, len(p.known))
+	}
+}
+
+// A sentence names five reasons at most, and its key none that differs from node to node.
+func TestHostileTaintOfEachNode(t *testing.T) {
+	d := Diagnosis{Refused: 1000, Reasons: Reasons{}}
+	for i := range 1000 {
+		d.Reasons.Add([]string{fmt.Sprintf("%sdedicated=n%d:NoSchedule", feasible.AgainstTaint, i)})
+	}
+	if len(d.String()) > 1000 || !strings.Contains(d.String(), "and 995 more") || d.Key() != "refused "+feasible.AgainstTaint {
+		t.Errorf("%q of %d bytes, key of %d", d.String()[:100], len(d.String()), len(d.Key()))
 	}
 }
 

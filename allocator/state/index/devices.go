@@ -61,6 +61,17 @@ func Withheld(ledgers iter.Seq[*v1alpha1.SliceLedger]) string {
 	return strings.Join(all, "; ")
 }
 
+// WouldDo reports whether a node that grants nothing now, or one with a cordoned GPU, would do for the
+// demand if it granted all.
+func WouldDo(demand *placement.Demand, ledgers iter.Seq[*v1alpha1.SliceLedger]) bool {
+	for l := range ledgers {
+		if (!l.Status.TakesSlices() || len(l.Spec.Cordons) > 0) && placement.Fits(demand, Unfiltered(l)) {
+			return true
+		}
+	}
+	return false
+}
+
 // first counts texts, and keeps the first in order.
 type first struct {
 	n    int

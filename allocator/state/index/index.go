@@ -201,13 +201,23 @@ func (x *Index) Room() []*placement.Node {
 func (x *Index) Withheld() string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return Withheld(func(yield func(*v1alpha1.SliceLedger) bool) {
-		for _, v := range x.nodes {
-			if !yield(v.ledger) {
-				return
-			}
+	return Withheld(x.ledgers)
+}
+
+// WouldDo is the function of that name for all nodes.
+func (x *Index) WouldDo(demand *placement.Demand) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return WouldDo(demand, x.ledgers)
+}
+
+// ledgers yields those of all nodes. The caller holds mu.
+func (x *Index) ledgers(yield func(*v1alpha1.SliceLedger) bool) {
+	for _, v := range x.nodes {
+		if !yield(v.ledger) {
+			return
 		}
-	})
+	}
 }
 
 // Empty is what nodes that may take slices would have if nothing were granted on

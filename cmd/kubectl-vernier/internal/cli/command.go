@@ -303,7 +303,7 @@ func (c *command) waitingPods(ctx context.Context, r client.Reader, all []v1alph
 	if err != nil {
 		return nil, err
 	}
-	from := view.Evidence{Ledgers: all, Verdicts: events, Around: view.Around{Pods: pods}}
+	from := view.Evidence{Ledgers: all, Verdicts: events, Now: c.now(), Around: view.Around{Pods: pods}}
 	if len(pods) > 0 {
 		from.Nodes = nodesByName(ctx, r)
 		if from.Classes, err = gpuClasses(ctx, r); err != nil {

@@ -57,7 +57,7 @@ func gpuClasses(ctx context.Context, c client.Reader) ([]v1alpha1.GPUClass, erro
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	return list.Items, err
+	return slices.Concat([]v1alpha1.GPUClass{}, list.Items), err
 }
 
 // ledgers lists all ledgers.

@@ -264,6 +264,8 @@ func (s *simulation) one(ctx context.Context, c *candidate) (simulate.Placed, er
 	c.StartNow, c.Nodes, c.Classes = len(placed.Nodes), view.OnNodes(placed.Nodes), placed.Classes
 	if d := placed.Lacks; d != nil {
 		c.Cause, c.Lacks = d.Cause(), d.String()
+	} else if c.Pods > simulate.MaxPods {
+		c.Lacks = fmt.Sprintf("the first %d are tried", simulate.MaxPods)
 	}
 	return placed, err
 }

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	model "vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -80,6 +81,7 @@ func TestWhyOfReservedRoom(t *testing.T) {
 // Of a pod that is gone its events say what became of it, until they expire.
 func TestWhyOfPodsThatAreGone(t *testing.T) {
 	const where = "evicted from node gpu-7: its slices go to pod team-a/big, which has a higher priority (10)"
+	helps := "\nPreempted: " + cause.Preempted.Remedy() + ".\n"
 	other := because(event("room", "again", 2*time.Hour, eventSource, where), model.ReasonPreempted)
 	other.InvolvedObject.UID = "uid-earlier"
 	r := fakeClient(t,
@@ -91,9 +93,9 @@ func TestWhyOfPodsThatAreGone(t *testing.T) {
 		other, event("waits", "again", time.Minute, eventSource, "needs 7 % compute"),
 	)
 	for of, want := range map[string]string{
-		"experiment":     "Pod team-a/experiment: it is gone: it was " + where + "\n",
-		"pod experiment": "Pod team-a/experiment: it is gone: it was " + where + "\n",
-		"pod/experiment": "Pod team-a/experiment: it is gone: it was " + where + "\n",
+		"experiment":     "Pod team-a/experiment: it is gone: it was " + where + helps,
+		"pod experiment": "Pod team-a/experiment: it is gone: it was " + where + helps,
+		"pod/experiment": "Pod team-a/experiment: it is gone: it was " + where + helps,
 		"impatient":      "Pod team-a/impatient: it is gone\nThe allocator's last event, 60s ago: needs 100 % compute\n",
 		"again":          "Pod team-a/again: it is gone\nThe allocator's last event, 60s ago: needs 7 % compute\n",
 	} {

@@ -30,8 +30,9 @@ const MaxPods = 1000
 
 // Cluster is a copy of what the ledgers leave.
 type Cluster struct {
-	ledgers []v1alpha1.SliceLedger
-	kept    view.Kept
+	ledgers  []v1alpha1.SliceLedger
+	pointers []*v1alpha1.SliceLedger // to these
+	kept     view.Kept
 	// rooms that pods placed so far leave, by node.
 	rooms map[string]*placement.Node
 	// filters are the scheduler's; nil where they are not asked.
@@ -44,6 +45,7 @@ type Cluster struct {
 func New(all []v1alpha1.SliceLedger, kept view.Kept, filters *feasible.Filters) *Cluster {
 	c := &Cluster{ledgers: all, kept: kept, rooms: map[string]*placement.Node{}, filters: filters}
 	for i := range all {
+		c.pointers = append(c.pointers, &all[i])
 		if room := ledgers.Room(&all[i]); room != nil {
 			c.rooms[all[i].Name] = kept.Hide(room)
 		}
@@ -77,19 +79,16 @@ func (c *Cluster) Place(ctx context.Context, pod *corev1.Pod, demand *placement.
 			done.Classes = view.FitIn(demand, c.ledgers, c.kept, func(l *v1alpha1.SliceLedger) *placement.Node { return c.rooms[l.Name] }, look.refusals)
 		}
 		if plan == nil {
-			done.Lacks = diagnosis.Of(demand, maps.Values(c.rooms), look.reasons)
+			done.Lacks = diagnosis.Of(demand, c.inOrder, look.reasons)
 		}
 		if look.err != nil {
 			return done, look.err
 		}
+		if d := done.Lacks; d != nil {
+			d.Withheld = ledgers.Withheld(slices.Values(c.pointers))
+			d.WouldDo = d.Withheld != "" && ledgers.WouldDo(demand, slices.Values(c.pointers))
+		}
 		if plan == nil {
-			done.Lacks.Withheld = ledgers.Withheld(func(yield func(*v1alpha1.SliceLedger) bool) {
-				for i := range c.ledgers {
-					if !yield(&c.ledgers[i]) {
-						return
-					}
-				}
-			})
 			return done, nil
 		}
 		c.rooms[plan.Node] = c.rooms[plan.Node].Without(plan)
@@ -99,6 +98,15 @@ func (c *Cluster) Place(ctx context.Context, pod *corev1.Pod, demand *placement.
 		done.pods, done.Nodes = append(done.pods, next), append(done.Nodes, plan.Node)
 	}
 	return done, nil
+}
+
+// inOrder yields what is left of the nodes, in the ledgers' order.
+func (c *Cluster) inOrder(yield func(*placement.Node) bool) {
+	for _, l := range c.pointers {
+		if room := c.rooms[l.Name]; room != nil && !yield(room) {
+			return
+		}
+	}
 }
 
 // Try calls place, and takes back what it has placed if it reports false: a gang of which

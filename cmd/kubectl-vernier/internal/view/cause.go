@@ -78,7 +78,7 @@ func ended(container string, t *corev1.ContainerStateTerminated) (reason, messag
 // backsOff is why a container failed that the kubelet waits to start again; empty for none.
 func backsOff(pod *corev1.Pod) string {
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if t := s.LastTerminationState.Terminated; t != nil && t.ExitCode != 0 && s.State.Waiting != nil {
+		if t := s.LastTerminationState.Terminated; t != nil && t.ExitCode != 0 && s.State.Waiting != nil && s.State.Waiting.Reason == "CrashLoopBackOff" {
 			reason, message := ended(s.Name, t)
 			return fmt.Sprintf("%s, %d restarts so far", strings.TrimRight(reason+": "+message, ": "), s.RestartCount)
 		}

@@ -9,6 +9,7 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	model "vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/api/cause"
 )
 
 // GoesFirst reports whether the pod is of a PriorityClass above 0.
@@ -62,7 +63,7 @@ func Gone(namespace, name string, events []corev1.Event) (Reasoned, bool) {
 	r := Reasoned{State: "it is gone", Classes: []NodeClass{}, WaitingPod: model.WaitingPod{Namespace: namespace, Pod: name,
 		PodUID: last.InvolvedObject.UID, Needs: []model.Need{}, Reason: model.ReasonOf(last)}}
 	if r.evicted() {
-		r.State += ": it was " + last.Message
+		r.Cause, r.State = cause.Preempted, r.State+": it was "+last.Message
 	}
 	return r, true
 }

@@ -59,7 +59,7 @@ type Evidence struct {
 	Ledgers []v1alpha1.SliceLedger
 	// Nodes by name; none where the user may not read them.
 	Nodes map[string]*corev1.Node
-	// Classes are the GPUClasses; none where the user may not read them.
+	// Classes are the GPUClasses; nil where the user may not read them.
 	Classes []v1alpha1.GPUClass
 	// Verdicts are the allocator's events, Kubelet the kubelets' warnings, Schedulers the events
 	// of the schedulers that the pods name, and Claiming those of PersistentVolumeClaims.
@@ -148,7 +148,10 @@ func (r *Reasoned) gated(pod *corev1.Pod, picture *diagnosis.Picture, from *Evid
 
 // Picture is what the evidence says of the cluster.
 func (e *Evidence) Picture() *diagnosis.Picture {
-	p := &diagnosis.Picture{Node: func(name string) *corev1.Node { return e.Nodes[name] }, Classes: classes.Of(e.Classes...), Said: model.SaidIn(e.Verdicts)}
+	p := &diagnosis.Picture{Node: func(name string) *corev1.Node { return e.Nodes[name] }, Said: model.SaidIn(e.Verdicts), Now: e.Now}
+	if e.Classes != nil {
+		p.Classes = classes.Of(e.Classes...)
+	}
 	p.Owners = e.owners(p.Said)
 	if e.Ledgers != nil {
 		p.Ledgers = []*v1alpha1.SliceLedger{}
