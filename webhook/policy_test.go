@@ -587,7 +587,9 @@ func testPriorityManifest(t *testing.T, c client.Client) {
 	// What the quota's controller, which does not run here, would write.
 	quota.Status.Hard, quota.Status.Used = quota.Spec.Hard.DeepCopy(), corev1.ResourceList{}
 	for name, hard := range quota.Spec.Hard {
-		hard.Sub(resource.MustParse("20"))
+		if !hard.IsZero() {
+			hard.Sub(resource.MustParse("20"))
+		}
 		quota.Status.Used[name] = hard
 	}
 	must.Do(t, c.Status().Update(t.Context(), quota))
