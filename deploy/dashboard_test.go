@@ -202,13 +202,7 @@ func TestDashboardFigures(t *testing.T) {
 	for _, l := range loads {
 		a.SetPod(l.pod)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- a.Lead(ctx) }()
-	defer func() {
-		stop()
-		must.Report(t, <-ended)
-	}()
+	must.Run(t, a.Lead)
 	series := recorded{}
 	for i := range scrapes {
 		if i == scrapes-5 {

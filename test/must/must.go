@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package must ends or fails a test at an error that the test is not about.
+// Package must ends or fails a test at an error that the test is not about. It keeps no state.
 package must
 
-import "testing"
+import (
+	"context"
+	"testing"
+)
 
 // Do ends the test if there is an error.
 func Do(t testing.TB, err error) {
@@ -31,4 +34,15 @@ func Get[T any](value T, err error) func(testing.TB) T {
 		}
 		return value
 	}
+}
+
+// Run runs beside the test, until it ends, and reports its error.
+func Run(t testing.TB, run func(context.Context) error) {
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error)
+	go func() { ended <- run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		Report(t, <-ended)
+	})
 }
