@@ -268,8 +268,8 @@ func TestReservedRoom(t *testing.T) {
 	text := ask(newPage(s, keys{}), http.MethodGet, "/", "good", nil).Body.String()
 	const until = `, until about <time datetime="2026-05-04T12:00:40Z">May 4 12:00:40</time> UTC</strong>`
 	for want, times := range map[string]int{
-		"<td><strong>" + room + until + " needs &lt;100&gt; % <small>(event of <time datetime=\"2026-05-04T12:01:00Z\">May 4 12:01:00</time>)</small></td>": 1,
-		"<td><strong>reserved on node gpu-1 GPU 2, which is being freed</strong> there is room by the ledgers, and the allocator&#39;s event has expired: its log says what else it waits for</td>":         1,
+		"<td><strong>" + room + until + " needs &lt;100&gt; % <small>(event of <time datetime=\"2026-05-04T12:01:00Z\">May 4 12:01:00</time>)</small></td>":                                         1,
+		"<td><strong>reserved on node gpu-1 GPU 2, which is being freed</strong> there is room by the ledgers, and the allocator&#39;s event has expired: its log says what else it waits for</td>": 1,
 		"GPU 0 <strong>reserved for team deployment/web" + until: 1,
 		"GPU 2 <strong>reserved for team pod/alone</strong>":     1,
 		"reserved for": 2,
