@@ -79,7 +79,13 @@ func (c *Cluster) Place(ctx context.Context, pod *corev1.Pod, demand *placement.
 			done.Classes = view.FitIn(demand, c.ledgers, c.kept, func(l *v1alpha1.SliceLedger) *placement.Node { return c.rooms[l.Name] }, look.refusals)
 		}
 		if plan == nil {
-			done.Lacks = diagnosis.Of(demand, c.inOrder, look.reasons)
+			// The filters refuse nodes without the devices as well, for the amounts that they count.
+			done.Lacks = diagnosis.Of(demand, c.inOrder, func(node string) []string {
+				if !placement.Fits(demand, c.rooms[node]) {
+					return nil
+				}
+				return look.reasons(node)
+			})
 		}
 		if look.err != nil {
 			return done, look.err
