@@ -154,10 +154,7 @@ const shownNames = 4
 // answer is what the ledgers say of the pod, unless too many others were looked at. Pods of one
 // workload ask for the same.
 func (p *Picture) answer(pod *corev1.Pod, demand *placement.Demand) (now answer, looked bool) {
-	key := fmt.Sprint(podrequest.EquivalenceClass(pod), pod.Spec.NodeSelector, pod.Spec.Affinity.String())
-	for _, t := range pod.Spec.Tolerations {
-		key += t.String()
-	}
+	key := KeyOf(pod)
 	if known, is := p.known[key]; is {
 		return known, true
 	}
@@ -186,6 +183,15 @@ func (p *Picture) answer(pod *corev1.Pod, demand *placement.Demand) (now answer,
 	}
 	p.known[key] = now
 	return now, true
+}
+
+// KeyOf is the same for pods that ask for the same and may go to the same nodes.
+func KeyOf(pod *corev1.Pod) string {
+	key := fmt.Sprint(podrequest.EquivalenceClass(pod), pod.Spec.NodeSelector, pod.Spec.Affinity.String())
+	for _, t := range pod.Spec.Tolerations {
+		key += t.String()
+	}
+	return key
 }
 
 // refusals are what keeps the pod off a node, whatever is free there; none where nothing is known to.

@@ -136,10 +136,7 @@ func (r *Reasoned) gated(pod *corev1.Pod, picture *diagnosis.Picture, from *Evid
 	if err != nil {
 		return
 	}
-	class := fmt.Sprint(podrequest.EquivalenceClass(pod), pod.Spec.NodeSelector, pod.Spec.Affinity.String())
-	for _, t := range pod.Spec.Tolerations {
-		class += t.String()
-	}
+	class := diagnosis.KeyOf(pod)
 	if _, seen := rooms[class]; !seen {
 		rooms[class] = FitIn(demand, from.Ledgers, Kept{}, ledgers.Room, from.refusals(pod))
 	}
