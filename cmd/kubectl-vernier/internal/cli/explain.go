@@ -75,13 +75,7 @@ func (e *explainer) run() error {
 		return err
 	}
 	pods := given.Pods
-	every := e.settings
-	every.Dialects = "all"
-	all, err := every.Set()
-	if err != nil {
-		return err
-	}
-	ours, everybodys := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects, Classes: classes.Of(given.Classes...)}), podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: all})
+	ours := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects, Classes: classes.Of(given.Classes...)})
 	refused := 0
 	var explained []view.ExplainedPod
 	warned, misplaced := map[*manifest.Owner]bool{}, map[*manifest.Owner]bool{}
@@ -94,9 +88,7 @@ func (e *explainer) run() error {
 			}
 		}
 		if one.Dialect == "" {
-			if other, err := everybodys.Read("", pod.JSON); err == nil && other.Dialect != "" {
-				one.Hint = "it asks in the dialect " + other.Dialect + ", which is not switched on: --dialects " + other.Dialect
-			}
+			one.Hint = view.Hint(e.settings, pod.JSON)
 		}
 		if read.Dialect != "" && pod.Owner != nil && !warned[pod.Owner] {
 			raw, err := pod.Owner.JSON()

@@ -3,7 +3,9 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +29,7 @@ import (
 	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // because is an event of the allocator.
@@ -220,6 +224,40 @@ func TestWhyOfWhatStandsAround(t *testing.T) {
 		out, errOut, err := run(t, denied, "why "+tt.pod+" -n team-a")
 		if !strings.Contains(out, tt.left) || !strings.Contains(errOut, tt.unread) || (tt.unread == "") != (errOut == "") || err != nil {
 			t.Errorf("%s, of which not all may be read: %q, stderr %q, error %v, want %q and %q", tt.pod, out, errOut, err, tt.left, tt.unread)
+		}
+	}
+}
+
+// A pod that asks in the words of another system is said so, as explain says it of a manifest.
+func TestWhyOfOtherDialects(t *testing.T) {
+	pod := func(name string, phase corev1.PodPhase, limits ...corev1.ResourceName) *corev1.Pod {
+		p := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}, Status: corev1.PodStatus{Phase: phase}}
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{}
+		for _, l := range limits {
+			p.Spec.Containers[0].Resources.Limits[l] = resource.MustParse("1")
+		}
+		return p
+	}
+	for _, tt := range []struct {
+		pod     *corev1.Pod
+		dialect string
+	}{
+		{pod("hami", corev1.PodPending, "nvidia.com/gpu", "nvidia.com/gpumem"), "hami"},
+		{pod("gpu-manager", corev1.PodPending, "tencent.com/vcuda-core", "tencent.com/vcuda-memory"), "gpu-manager"},
+		{pod("runs", corev1.PodRunning, "nvidia.com/gpu", "nvidia.com/gpumem"), ""}, // HAMi's own
+		{pod("other", corev1.PodPending, "example.com/gpu"), ""},
+	} {
+		input = bytes.NewReader(must.Get(json.Marshal(tt.pod))(t))
+		explained, _, _ := run(t, nil, "explain -f -")
+		want := "says what it waits for\n"
+		if tt.dialect != "" {
+			_, hint, _ := strings.Cut(explained, "hint: ")
+			want += hint
+		}
+		out, _, err := run(t, fakeClient(t, tt.pod), "why "+tt.pod.Name+" -n team-a")
+		if !strings.HasSuffix(out, want) || !strings.Contains(want, tt.dialect) || err != nil {
+			t.Errorf("%s: %q, error %v, want %q", tt.pod.Name, out, err, want)
 		}
 	}
 }

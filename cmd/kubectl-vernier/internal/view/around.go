@@ -4,6 +4,7 @@ package view
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -27,6 +28,7 @@ import (
 	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/podrequest"
+	"vernier.dev/vernier/webhook/dialect"
 )
 
 // Around is what stands around pods, as far as the user may read it.
@@ -88,6 +90,11 @@ func (e *Evidence) hints(pod *corev1.Pod, fits bool) (first cause.Cause, all []s
 			if podstate.Gated(pod) && !fits {
 				add(cause.Rollout, e.oldPods(pod, made))
 			}
+		}
+	}
+	if !podrequest.Marked(pod) && !started(pod) {
+		if raw, err := json.Marshal(pod); err == nil {
+			add("", Hint(dialect.Settings{}, raw))
 		}
 	}
 	if text := e.gang(pod); podstate.Gated(pod) {

@@ -3,12 +3,16 @@
 package view
 
 import (
+	"fmt"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	model "vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
+	"vernier.dev/vernier/webhook/dialect"
+	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/podtemplate"
 )
 
@@ -63,6 +67,22 @@ func Explain(pod manifest.Pod, read podtemplate.Reading, err error) ExplainedPod
 		e.Verdict, e.Needs = VerdictAdmitted, model.Needs(&read.Request)
 	}
 	return e
+}
+
+// Hint says in which dialect a pod asks that is not read so; empty for none. The settings
+// are valid, and which dialects they name does not matter.
+func Hint(settings dialect.Settings, pod []byte) string {
+	settings.Dialects = "all"
+	all, err := settings.Set()
+	if err != nil {
+		return ""
+	}
+	read, err := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: all}).Read("", pod)
+	if err != nil || read.Dialect == "" {
+		return ""
+	}
+	return fmt.Sprintf("it asks in the dialect %[1]s, which is not switched on: --dialects %[1]s; in a cluster: dialects.enabled of the chart, and %s=%s on the namespace",
+		read.Dialect, v1alpha1.LabelInject, v1alpha1.LabelInjectEnabled)
 }
 
 func refusals(errs field.ErrorList) []Refusal {
