@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -34,7 +35,7 @@ func newClient(cfg *rest.Config) (client.Client, error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for kind := range scheme.AllKnownTypes() {
 		scope := meta.RESTScopeNamespace // of what is read
-		if slices.Contains([]string{"SliceLedger", "GPUClass", "Node", "PersistentVolume", "StorageClass", "SelfSubjectReview"}, kind.Kind) {
+		if slices.Contains([]string{"SliceLedger", "GPUClass", "Node", "PersistentVolume", "StorageClass", "SelfSubjectReview", "ValidatingAdmissionPolicy"}, kind.Kind) {
 			scope = meta.RESTScopeRoot
 		}
 		mapper.Add(kind, scope)
@@ -46,7 +47,7 @@ func newClient(cfg *rest.Config) (client.Client, error) {
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	return scheme, errors.Join(corev1.AddToScheme(scheme), policyv1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme),
-		appsv1.AddToScheme(scheme), storagev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
+		appsv1.AddToScheme(scheme), storagev1.AddToScheme(scheme), admissionregistrationv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
 }
 
 // gpuClasses lists the classes; none where the user may not read them, and where there is no

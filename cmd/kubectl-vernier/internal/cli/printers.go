@@ -56,8 +56,11 @@ func object(doc any) (runtime.Object, error) {
 }
 
 // named is a list with the names of what a list is of, each once: nodes, GPUs as cordon
-// takes them, objects in manifests, or pods.
+// takes them, objects in manifests, or pods. An object of the API server's has a name.
 func named(o runtime.Object) (runtime.Object, error) {
+	if one, is := o.(*unstructured.Unstructured); is && one.GetName() != "" {
+		return one, nil
+	}
 	list, ok := o.(*unstructured.UnstructuredList)
 	if !ok {
 		return nil, errors.New("-o name is of one list: say nodes, devices, slices, waiting or classes")

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,6 +25,9 @@ import (
 
 // quotaName is the ResourceQuota of a namespace that the command writes.
 const quotaName = "vernier-gpus"
+
+// limitPolicy refuses the shares that the quota does not count.
+const limitPolicy = "vernier-limits"
 
 // limit is the flags of quota.
 type limit struct {
@@ -89,18 +94,41 @@ func (o *limit) run(ctx context.Context, namespace string) error {
 	}
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: quotaName,
 		Labels: map[string]string{v1alpha1.LabelGPULimit: gpus.GPUsText()}}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}
+	show := func(out io.Writer) error {
+		quota.TypeMeta, quota.ManagedFields = metav1.TypeMeta{APIVersion: "v1", Kind: "ResourceQuota"}, nil
+		return o.output.print(out, o.errOut, quota)
+	}
+	if !o.output.forPeople() {
+		if err := show(io.Discard); err != nil { // a template may fail: not after the write
+			return err
+		}
+	}
+	if err := o.warnOfPolicy(ctx, api); err != nil {
+		return err
+	}
 	done, err := o.write(ctx, api, quota)
 	if err != nil {
 		return explainWrite(err)
 	}
 	if !o.output.forPeople() {
-		quota.TypeMeta, quota.ManagedFields = metav1.TypeMeta{APIVersion: "v1", Kind: "ResourceQuota"}, nil
-		return o.output.print(o.out, o.errOut, quota)
+		return show(o.out)
 	}
 	out := whole(o.out)
 	fmt.Fprintf(out, "resourcequota/%s %s%s\n", quotaName, done, dryRunNotes[o.dry])
 	for _, line := range says {
 		fmt.Fprintln(out, line)
+	}
+	return nil
+}
+
+// warnOfPolicy says on stderr that no policy holds the limit, as with an older release in the cluster.
+// Most users may not read policies.
+func (o *limit) warnOfPolicy(ctx context.Context, api client.Reader) error {
+	err := api.Get(ctx, client.ObjectKey{Name: limitPolicy}, &admissionregistrationv1.ValidatingAdmissionPolicy{})
+	if apierrors.IsNotFound(err) {
+		fmt.Fprintf(whole(o.errOut), "warning: pods may have shares that the quota does not count: the cluster has no ValidatingAdmissionPolicy %s. Upgrade Vernier there\n", limitPolicy)
+	} else if !apierrors.IsForbidden(err) {
+		return err
 	}
 	return nil
 }

@@ -3,12 +3,17 @@
 package cli
 
 import (
+	"context"
 	"strings"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/must"
@@ -75,9 +80,11 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+var limitsPods = &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "vernier-limits"}}
+
 // It is written once, then changed, and a dry run writes nothing.
 func TestQuotaAgain(t *testing.T) {
-	r := fakeClient(t, fleetOf())
+	r := fakeClient(t, fleetOf(), limitsPods)
 	for _, step := range []struct{ args, prints string }{
 		{"--gpus 1 --dry-run=client", "resourcequota/vernier-gpus created (dry run)\n"},
 		{"--gpus 1 --dry-run=server", "resourcequota/vernier-gpus created (server dry run)\n"},
@@ -90,6 +97,41 @@ func TestQuotaAgain(t *testing.T) {
 	} {
 		if out, errOut, err := run(t, r, "quota team-a "+step.args); !strings.Contains(out, step.prints) || errOut != "" || err != nil {
 			t.Errorf("%s: %q, stderr %q, error %v, want %q", step.args, out, errOut, err, step.prints)
+		}
+	}
+}
+
+// What cannot be printed is not written.
+func TestQuotaOutput(t *testing.T) {
+	for output, want := range map[string]struct{ out, err string }{
+		"name":                               {out: "resourcequota/vernier-gpus\n"},
+		"jsonpath={.spec.hard['a']}":         {},
+		"custom-columns=NAME:.metadata.name": {out: "NAME\nvernier-gpus\n"},
+		"go-template={{.kind.x}}":            {err: "evaluate field x"},
+		"jsonpath={.spec":                    {err: "unclosed action"},
+		"table":                              {err: `--output "table" is unknown`},
+	} {
+		r := fakeClient(t, fleetOf(), limitsPods)
+		out, _, err := run(t, r, "quota team-a --gpus 1 -o "+output)
+		missing := r.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "vernier-gpus"}, &corev1.ResourceQuota{})
+		if out != want.out || (err == nil) != (want.err == "") || !strings.Contains(errorText(err), want.err) || (missing == nil) != (err == nil) {
+			t.Errorf("-o %s: %q, error %v, the quota: %v", output, out, err, missing)
+		}
+	}
+}
+
+// A cluster of an older release has no policy that refuses what the quota does not count.
+func TestQuotaWithoutItsPolicy(t *testing.T) {
+	denied := interceptor.NewClient(fakeClient(t, fleetOf()), interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if _, is := o.(*admissionregistrationv1.ValidatingAdmissionPolicy); is {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "validatingadmissionpolicies"}, key.Name, nil)
+		}
+		return c.Get(ctx, key, o, opts...)
+	}})
+	for warns, r := range map[string]client.Client{"": denied, "warning: pods may have shares that the quota does not count": fakeClient(t, fleetOf())} {
+		out, errOut, err := run(t, r, "quota team-a --gpus 1")
+		if !strings.HasPrefix(errOut, warns) || (errOut == "") != (warns == "") || !strings.HasPrefix(out, "resourcequota/vernier-gpus created\n") || err != nil {
+			t.Errorf("%q, stderr %q, error %v, want the warning %q", out, errOut, err, warns)
 		}
 	}
 }
