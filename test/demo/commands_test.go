@@ -31,7 +31,7 @@ var commands = map[string]struct{ args, prints string }{
 	"inspect":    {"--unit MiB", node},
 	"nodes":      {"", node + " True"},
 	"quota":      {namespace + " --gpus 2.5 --dry-run=server", "resourcequota/vernier-gpus created (server dry run)"},
-	"slices":     {"-n " + namespace, "train main " + node + " attached"},
+	"slices":     {"-n " + namespace, "train main " + node + "/… attached"},
 	"top":        {"-n " + namespace, "train main " + node + " 6144/40656"},
 	"uncordon":   {node + "/0", "gpu/" + node + "/0 uncordoned"},
 	"waiting":    {"-n " + namespace, "No pods wait for a slice"},

@@ -3,6 +3,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -103,16 +104,19 @@ func DeviceBars(devices []model.Device) Table {
 
 // SliceTable shows slices.
 func SliceTable(all []model.Slice, wide bool) Table {
-	t := Table{header: []string{"NAMESPACE", "POD", "CONTAINER", "NODE", "GPU", "CORE(%)", "MEM(MiB)", "MODE",
-		"MEMORY-GUARANTEE", "COMPUTE-GUARANTEE", "STATE", "UUID", "POD-UID", "REUSE-CORE(%)", "REUSE-MEM(MiB)", "NOTE"}}
+	t := Table{header: []string{"NAMESPACE", "POD", "CONTAINER", "NODE/GPU", "CORE(%)", "MEM(MiB)", "GUARANTEE", "STATE",
+		"MODE", "UUID", "POD-UID", "REUSE-CORE(%)", "REUSE-MEM(MiB)", "NOTE"}}
 	for _, s := range all {
+		guarantee := string(s.MemoryGuarantee)
+		if s.ComputeGuarantee != s.MemoryGuarantee {
+			guarantee = shown(guarantee) + "/" + shown(string(s.ComputeGuarantee))
+		}
 		t.rows = append(t.rows, []string{
-			s.Namespace, s.Pod, s.Container, s.Node, index(s.GPU), number(s.Core), number(s.Mem), string(s.Mode),
-			string(s.MemoryGuarantee), string(s.ComputeGuarantee), s.State,
-			s.UUID, string(s.PodUID), number(s.ReuseCore), number(s.ReuseMem), s.Note,
+			s.Namespace, s.Pod, s.Container, s.Node + "/" + cmp.Or(index(s.GPU), shortUUID(s.UUID)), number(s.Core), number(s.Mem), guarantee, s.State,
+			string(s.Mode), s.UUID, string(s.PodUID), number(s.ReuseCore), number(s.ReuseMem), s.Note,
 		})
 	}
-	return t.narrow(wide, "UUID")
+	return t.narrow(wide, "MODE")
 }
 
 // Ago is how long before now something was, for people.
@@ -210,7 +214,7 @@ func shortUUID(uuid string) string {
 	return kind + "-" + first
 }
 
-const barWidth = 10
+const barWidth = 5
 
 // bar rounds down, except that what is in use is never shown as empty.
 func bar[T v1alpha1.Percent | v1alpha1.MiB](granted, total T) string {

@@ -4,6 +4,7 @@ package view
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 	"unicode"
@@ -19,7 +20,7 @@ type squeeze struct {
 }
 
 // squeezes are tried in this order.
-var squeezes = []squeeze{{2, 12, true}, {1, 12, true}, {2, 8, true}, {1, 8, true}, {1, 8, false}, {1, 7, false}, {1, 5, false}}
+var squeezes = []squeeze{{2, math.MaxInt, true}, {1, math.MaxInt, true}, {2, 12, true}, {1, 12, true}, {2, 8, true}, {1, 8, true}, {1, 8, false}, {1, 7, false}, {1, 5, false}}
 
 // Lines is the table as wide as it is, or in width columns of characters. Cells that are
 // too long go on below themselves, and nothing is left out. A width of 0 is none, and one
@@ -175,7 +176,7 @@ func pieces(text string) (all []string) {
 		case r == ' ' && i == begin && i > 0:
 			all[len(all)-1] += " "
 			begin++
-		case r == '(' && i > begin:
+		case r == '(' && i > begin && !strings.HasPrefix(text[i:], "(s)"):
 			all, begin = append(all, text[begin:i]), i
 		case strings.ContainsRune(" ,;:/-.=_", r) && i > begin:
 			end := i + utf8.RuneLen(r)

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -25,12 +26,12 @@ func TestBar(t *testing.T) {
 		granted, total v1alpha1.MiB
 		want           string
 	}{
-		{0, 100, "[..........]"},
-		{1, 100, "[#.........]"},
-		{99, 100, "[#########.]"},
-		{100, 100, "[##########]"},
-		{120, 100, "[##########]"},
-		{0, 0, "[..........]"},
+		{0, 100, "[.....]"},
+		{1, 100, "[#....]"},
+		{99, 100, "[####.]"},
+		{100, 100, "[#####]"},
+		{120, 100, "[#####]"},
+		{0, 0, "[.....]"},
 	} {
 		if got := bar(c.granted, c.total); got != c.want {
 			t.Errorf("bar(%d, %d) = %s, want %s", c.granted, c.total, got, c.want)
@@ -48,6 +49,25 @@ func TestLines(t *testing.T) {
 	}
 	if head, rows = table.Lines(0, false); head != nil || !slices.Equal(rows, []string{"größe   -   two lines", "x       y   -"}) {
 		t.Errorf("without header: %q, %q", head, rows)
+	}
+	if got := pieces("1 GPU(s) of CORE(%)"); !slices.Equal(got, []string{"1 ", "GPU(s) ", "of ", "CORE", "(%)"}) {
+		t.Errorf("breaks between %q", got)
+	}
+}
+
+// The guarantee of compute is said where it is another than that of memory, and a GPU without an index by its UUID.
+func TestSliceTable(t *testing.T) {
+	const driver, cooperative = v1alpha1.GuaranteeDriver, v1alpha1.GuaranteeCooperative
+	for want, s := range map[string]model.Slice{
+		"gpu-1/0 driver":             {GPU: new(int32), MemoryGuarantee: driver, ComputeGuarantee: driver},
+		"gpu-1/0 driver/cooperative": {GPU: new(int32), MemoryGuarantee: driver, ComputeGuarantee: cooperative},
+		"gpu-1/0 -/cooperative":      {GPU: new(int32), ComputeGuarantee: cooperative},
+		"gpu-1/GPU-aaaa ":            {UUID: "GPU-aaaa-0001"},
+	} {
+		s.Node = "gpu-1"
+		if row := SliceTable([]model.Slice{s}, false).rows[0]; row[3]+" "+row[6] != want {
+			t.Errorf("%q, want %q", row, want)
+		}
 	}
 }
 
