@@ -41,7 +41,7 @@ replicas or its parallelism say (%d at most), all or none of a gang. Nodes must 
 acceptable to the scheduler's own filters (taints, affinities, CPU), and room that is reserved
 for others is not counted; where you may not read what says so, that is said. The API server
 is asked for one pod of each object, by a dry run, whether quotas, LimitRanges and policies
-would refuse it.
+would refuse it. Quotas without scopes that you may list count the other pods, too.
 
 The exit status is 1 where a pod would wait or be refused.`, simulate.MaxPods)
 	cmd.Example = `  kubectl vernier fit -f pod.yaml
@@ -53,10 +53,14 @@ The exit status is 1 where a pod would wait or be refused.`, simulate.MaxPods)
 // candidate is a pod of a manifest, and what came of placing it.
 type candidate struct {
 	view.Fitted
-	// written is the pod as the manifest has it, pod as admission leaves it.
-	written, pod *corev1.Pod
-	group        podrequest.Group
-	demand       *placement.Demand
+	// written is the pod as the manifest has it, pod as admission leaves it, and dry as the API server's
+	// dry run does; nil where that was not asked, or refuses it.
+	written, pod, dry *corev1.Pod
+	group             podrequest.Group
+	demand            *placement.Demand
+	// overQuota of the pods find no room in the quota that the text names.
+	overQuota int
+	quota     string
 }
 
 func (e *explainer) fit(ctx context.Context, r client.Reader) error {
@@ -130,6 +134,7 @@ func (e *explainer) dryRun(ctx context.Context, r client.Reader, made []v1alpha1
 		err := api.Create(ctx, pod, client.DryRunAll)
 		switch {
 		case err == nil:
+			c.dry = pod
 		case apierrors.IsForbidden(err) && strings.Contains(err.Error(), `cannot create resource "pods"`):
 			forbidden[pod.Namespace] = true
 		case apierrors.IsNotFound(err) || lacksObject(err):
@@ -143,7 +148,7 @@ func (e *explainer) dryRun(ctx context.Context, r client.Reader, made []v1alpha1
 	for _, namespace := range slices.Sorted(maps.Keys(forbidden)) {
 		fmt.Fprintf(whole(e.errOut), "Quotas, LimitRanges and policies were not asked: you may not create pods in namespace %s.\n", namespace)
 	}
-	return nil
+	return e.countQuotas(ctx, r, all)
 }
 
 // lacksObject reports whether the API server refuses a pod for want of an object, which may stand in
@@ -260,12 +265,15 @@ func (s *simulation) place(ctx context.Context, all []*candidate) error {
 }
 
 func (s *simulation) one(ctx context.Context, c *candidate) (simulate.Placed, error) {
-	placed, err := s.cluster.Place(ctx, c.pod, c.demand, c.Pods)
+	placed, err := s.cluster.Place(ctx, c.pod, c.demand, c.Pods-c.overQuota)
 	c.StartNow, c.Nodes, c.Classes = len(placed.Nodes), view.OnNodes(placed.Nodes), placed.Classes
 	if d := placed.Lacks; d != nil {
 		c.Cause, c.Lacks = d.Cause(), d.String()
 	} else if c.Pods > simulate.MaxPods {
 		c.Lacks = fmt.Sprintf("the first %d are tried", simulate.MaxPods)
+	}
+	if c.overQuota > 0 {
+		c.Cause, c.Lacks = cmp.Or(c.Cause, cause.Quota), strings.TrimPrefix(c.Lacks+"; "+c.quota, "; ")
 	}
 	return placed, err
 }

@@ -50,7 +50,7 @@ func filtersOf(edit func(*corev1.Node)) func(context.Context) (*feasible.Filters
 // percent of a GPU's compute. Of the fixture GPU 0 of gpu-1 has 70 % left, and nothing else.
 func asking(kind, name, fields, percent string) string {
 	return "apiVersion: apps/v1\nkind: " + kind + "\nmetadata: {name: " + name + "}\nspec: {" + fields +
-		"template: {metadata: {labels: {app: x}}, spec: {containers: [{name: main, resources: {limits: {vernier.dev/gpu-core: " + percent + ", vernier.dev/gpu-mem-mib: 100}}}]}}}\n---\n"
+		"template: {metadata: {labels: {app: x}}, spec: {containers: [{name: main, image: none, resources: {requests: {vernier.dev/gpu-core: " + percent + "}, limits: {vernier.dev/gpu-core: " + percent + ", vernier.dev/gpu-mem-mib: 100}}}]}}}\n---\n"
 }
 
 func inGang(manifest string) string {
@@ -200,5 +200,52 @@ func TestFit_WhenTheDryRunFails(t *testing.T) {
 		}})
 	if _, _, err := run(t, r, "fit -f testdata/pod.yaml"); !apierrors.IsInternalError(err) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// Quotas are asked about all pods of the manifests together.
+func TestFit_CountsQuotas(t *testing.T) {
+	quota := func(name string, hard, used corev1.ResourceList) *corev1.ResourceQuota {
+		return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Status: corev1.ResourceQuotaStatus{Hard: hard, Used: used}}
+	}
+	of := func(name corev1.ResourceName, n string) corev1.ResourceList {
+		return corev1.ResourceList{name: resource.MustParse(n)}
+	}
+	scoped := quota("s", of("pods", "1"), nil)
+	scoped.Spec.Scopes = []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotBestEffort}
+	filters = filtersOf(func(*corev1.Node) {})
+	two := asking("Deployment", "a", "replicas: 2, ", "10") + asking("Deployment", "b", "replicas: 2, ", "10")
+	for name, tt := range map[string]struct {
+		manifest string
+		quotas   []client.Object
+		says     []string
+		errOut   string
+	}{
+		"room for all": {two, []client.Object{quota("q", of("requests.vernier.dev/gpu-core", "40"), nil)}, []string{"Deployment/a: all of 2", "Deployment/b: all of 2"}, ""},
+		"room for some": {two, []client.Object{quota("q", of("requests.vernier.dev/gpu-core", "40"), of("requests.vernier.dev/gpu-core", "10"))},
+			[]string{"Deployment/a: all of 2", "Deployment/b: 1 of 2 pods fit now: 1 on gpu-1; 1 would wait: ResourceQuota q has room for 1 of 2 pods (requests.vernier.dev/gpu-core)"}, ""},
+		"room for the first": {two, []client.Object{quota("q", of("pods", "9"), nil), quota("r", of("count/pods", "2"), nil)},
+			[]string{"Deployment/a: all of 2", "Deployment/b: would be refused: ResourceQuota r has room for 0 of 2 pods (count/pods)"}, ""},
+		"room for none":          {two, []client.Object{quota("q", of("pods", "1"), of("pods", "2"))}, []string{"Deployment/a: would be refused: ResourceQuota q has room for 0 of 2 pods (pods)"}, ""},
+		"CPU":                    {strings.ReplaceAll(two, "requests: {", "requests: {cpu: 300m, "), []client.Object{quota("q", of("requests.cpu", "1"), nil)}, []string{"room for 1 of 2 pods (requests.cpu)"}, ""},
+		"memory's limit":         {strings.ReplaceAll(two, "limits: {", "limits: {memory: 2Gi, "), []client.Object{quota("q", of("limits.memory", "7Gi"), nil)}, []string{"room for 1 of 2 pods (limits.memory)"}, ""},
+		"neither quota nor room": {asking("Deployment", "a", "replicas: 4, ", "30"), []client.Object{quota("q", of("pods", "3"), nil)}, []string{"2 of 4 pods fit now", "has 10 % and", "; ResourceQuota q has room for 3 of 4 pods"}, ""},
+		"a scope":                {two, []client.Object{scoped}, []string{"Deployment/b: all of 2"}, "ResourceQuota s of namespace default has scopes: it was asked about one pod of each object.\n"},
+		"one pod":                {asking("Deployment", "a", "", "10"), []client.Object{scoped}, []string{"Deployment/a: fits now"}, ""}, // the dry run has asked
+	} {
+		file := filepath.Join(t.TempDir(), "x.yaml")
+		must.Do(t, os.WriteFile(file, []byte(tt.manifest), 0o600))
+		out, errOut, err := run(t, fakeClient(t, append(fixture(), tt.quotas...)...), "fit -f "+file)
+		for _, part := range tt.says {
+			if !strings.Contains(out, part) {
+				t.Errorf("%s: does not say %q:\n%s", name, part, out)
+			}
+		}
+		if refused := strings.Contains(out, "ResourceQuota"); errOut != tt.errOut || (err != nil) != refused {
+			t.Errorf("%s: stderr %q, error %v", name, errOut, err)
+		}
+		if doc, _, _ := run(t, fakeClient(t, append(fixture(), tt.quotas...)...), "fit -o json -f "+file); strings.Contains(doc, `"cause": "QuotaExceeded"`) != (err != nil && name != "neither quota nor room") {
+			t.Errorf("%s: causes of %s", name, doc)
+		}
 	}
 }

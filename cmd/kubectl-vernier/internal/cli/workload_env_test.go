@@ -6,6 +6,7 @@ package cli
 
 import (
 	"bytes"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -206,6 +207,24 @@ func testFit(t *testing.T, cfg *rest.Config, admin client.Client) {
 	if errorText(err) != "1 of 1 pods would wait or be refused" || !strings.Contains(out, "the scheduler refuses 1 node(s) with room, such as gpu-1: node(s) had untolerated taint ") {
 		t.Errorf("with the role: error %v, stdout\n%s", err, out)
 	}
+	file := filepath.Join(t.TempDir(), "x.yaml")
+	must.Do(t, os.WriteFile(file, []byte(asking("Deployment", "a", "replicas: 3, ", "30")), 0o600))
+	if _, errOut, _ = vernier(t, config, "bob", "fit -f "+file); !strings.Contains(errOut, "one pod of each object: you may not list those of namespace default.") {
+		t.Errorf("without the right to list quotas: stderr %q", errOut)
+	}
+	create(t, admin, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "quotas"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"resourcequotas"}, Verbs: []string{"list"}}}})
+	grant(t, admin, "bob", "quotas")
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "two"}, Spec: corev1.ResourceQuotaSpec{
+		Hard: corev1.ResourceList{"requests.vernier.dev/gpu-core": resource.MustParse("70")}}}
+	create(t, admin, quota)
+	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: corev1.ResourceList{"requests.vernier.dev/gpu-core": resource.MustParse("0")}}
+	must.Do(t, admin.Status().Update(t.Context(), quota))
+	await(t, func() bool {
+		out, errOut, err = vernier(t, config, "bob", "fit -f "+file)
+		return errOut == "" && strings.Contains(out, "; ResourceQuota two has room for 2 of 3 pods (requests.vernier.dev/gpu-core)")
+	}, func() any { return out + errOut })
+	must.Do(t, admin.Delete(t.Context(), quota))
 	create(t, admin, &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "small"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
 		{Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{v1alpha1.ResourceCore: resource.MustParse("5")}}}}})
 	await(t, func() bool {
