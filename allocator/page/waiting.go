@@ -14,9 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/allocator/page/usage"
-	"vernier.dev/vernier/allocator/state/diagnosis"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/allocator/state/waiting"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -99,7 +99,7 @@ func (s Sources) waiting(ctx context.Context, ledgers []*v1alpha1.SliceLedger) (
 	if err != nil {
 		return w, fmt.Errorf("reading the events: %w", err)
 	}
-	picture := diagnosis.Picture{Ledgers: ledgers, Node: s.Node, Classes: classes.Of(list...), Said: view.SaidIn(events), Owners: map[view.GPUOf][]string{}, Now: time.Now(), Most: demandsShown}
+	picture := waiting.Picture{Ledgers: ledgers, Node: s.Node, Classes: classes.Of(list...), Said: view.SaidIn(events), Owners: map[view.GPUOf][]string{}, Now: time.Now(), Most: demandsShown}
 	slices.SortFunc(pods, podstate.ByAge)
 	for _, p := range pods {
 		w.keep(workload{p.Namespace, view.WorkloadOf(p)}, picture.Said.Reserved(p))

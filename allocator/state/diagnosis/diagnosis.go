@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package diagnosis says why a pod cannot be placed: a cause, and a sentence with its figures.
-// The scheduler makes a Diagnosis of what its filters said. A Picture has what others know, who see
-// ledgers, nodes and the allocator's events. It keeps no state.
+// The scheduler makes a Diagnosis of what its filters said, others of what they see. It keeps no
+// state, and does not link the scheduler: the webhook uses it too.
 package diagnosis
 
 import (
@@ -14,7 +14,6 @@ import (
 	"strings"
 
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -28,6 +27,12 @@ func (r Reasons) Add(of []string) {
 		r[reason]++
 	}
 }
+
+// AgainstSelector and AgainstTaint begin reasons; the selector or the taint follows.
+const (
+	AgainstSelector = "node(s) didn't match node selector "
+	AgainstTaint    = "node(s) had untolerated taint "
+)
 
 // shownReasons bounds the reasons of a sentence: each node may have a taint of its own.
 const shownReasons = 5
@@ -47,7 +52,7 @@ func (r Reasons) String() string {
 func (r Reasons) kinds() []string {
 	all := map[string]bool{}
 	for reason := range r {
-		for _, kind := range []string{feasible.AgainstSelector, feasible.AgainstTaint} {
+		for _, kind := range []string{AgainstSelector, AgainstTaint} {
 			if strings.HasPrefix(reason, kind) {
 				reason = kind
 			}

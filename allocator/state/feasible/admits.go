@@ -13,6 +13,8 @@ import (
 	required "k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodeaffinity"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodeunschedulable"
+
+	"vernier.dev/vernier/allocator/state/diagnosis"
 )
 
 // Admits reports of a node that is known whether one of the pods may go there, whatever is free. It
@@ -66,12 +68,6 @@ func untolerated(taints []corev1.Taint, tolerations []corev1.Toleration) *corev1
 	return &taint
 }
 
-// AgainstSelector and AgainstTaint begin reasons of Against; the selector or the taint follows.
-const (
-	AgainstSelector = "node(s) didn't match node selector "
-	AgainstTaint    = "node(s) had untolerated taint "
-)
-
 // Against is what keeps the pod off the node, in the scheduler's words. It may be that the node is
 // unschedulable, the pod's node selector or affinity, or a taint. It is empty for nothing of that kind.
 func Against(pod *corev1.Pod, node *corev1.Node) string {
@@ -80,14 +76,14 @@ func Against(pod *corev1.Pod, node *corev1.Node) string {
 	}
 	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
 		if want := pod.Spec.NodeSelector[key]; node.Labels[key] != want {
-			return AgainstSelector + key + "=" + want
+			return diagnosis.AgainstSelector + key + "=" + want
 		}
 	}
 	if match, err := required.GetRequiredNodeAffinity(pod).Match(node); !match || err != nil {
 		return nodeaffinity.ErrReasonPod
 	}
 	if taint := untolerated(node.Spec.Taints, pod.Spec.Tolerations); taint != nil {
-		return AgainstTaint + taint.ToString()
+		return diagnosis.AgainstTaint + taint.ToString()
 	}
 	return ""
 }

@@ -14,11 +14,11 @@ import (
 
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue/gang"
-	"vernier.dev/vernier/allocator/state/diagnosis"
 	"vernier.dev/vernier/allocator/state/feasible"
 	ledgers "vernier.dev/vernier/allocator/state/index"
 	"vernier.dev/vernier/allocator/state/podstate"
 	model "vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/allocator/state/waiting"
 	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
@@ -55,8 +55,10 @@ func (r *Reasoned) Settled() bool {
 
 // Evidence is what Why reasons from.
 type Evidence struct {
-	// Ledgers of the nodes; nil where the user may not read them.
+	// Ledgers of the nodes; nil where the user may not read them. Then Room says what a pod lacks, as
+	// in waiting.Picture.
 	Ledgers []v1alpha1.SliceLedger
+	Room    func(*corev1.Pod) (lacks waiting.Verdict, known bool)
 	// Nodes by name; none where the user may not read them.
 	Nodes map[string]*corev1.Node
 	// Classes are the GPUClasses; nil where the user may not read them.
@@ -124,7 +126,7 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 }
 
 // gated fills in the state of a pod that holds our gate, and what the nodes have for it.
-func (r *Reasoned) gated(pod *corev1.Pod, picture *diagnosis.Picture, from *Evidence, rooms map[string][]NodeClass) {
+func (r *Reasoned) gated(pod *corev1.Pod, picture *waiting.Picture, from *Evidence, rooms map[string][]NodeClass) {
 	r.WaitingPod = picture.Waiting(pod)
 	switch r.State = waitsForAPlace; {
 	case r.Cause == cause.NoClass || r.Cause == cause.Invalid || r.Cause == cause.OtherGates:
@@ -136,7 +138,7 @@ func (r *Reasoned) gated(pod *corev1.Pod, picture *diagnosis.Picture, from *Evid
 	if err != nil {
 		return
 	}
-	class := diagnosis.KeyOf(pod)
+	class := waiting.KeyOf(pod)
 	if _, seen := rooms[class]; !seen {
 		rooms[class] = FitIn(demand, from.Ledgers, Kept{}, ledgers.Room, from.refusals(pod))
 	}
@@ -144,13 +146,15 @@ func (r *Reasoned) gated(pod *corev1.Pod, picture *diagnosis.Picture, from *Evid
 }
 
 // Picture is what the evidence says of the cluster.
-func (e *Evidence) Picture() *diagnosis.Picture {
-	p := &diagnosis.Picture{Node: func(name string) *corev1.Node { return e.Nodes[name] }, Said: model.SaidIn(e.Verdicts), Now: e.Now}
+func (e *Evidence) Picture() *waiting.Picture {
+	p := &waiting.Picture{Node: func(name string) *corev1.Node { return e.Nodes[name] }, Said: model.SaidIn(e.Verdicts), Now: e.Now}
 	if e.Classes != nil {
 		p.Classes = classes.Of(e.Classes...)
 	}
 	p.Owners = e.owners(p.Said)
-	if e.Ledgers != nil {
+	if e.Ledgers == nil {
+		p.Room, p.Most = e.Room, mostAsked
+	} else {
 		p.Ledgers = []*v1alpha1.SliceLedger{}
 	}
 	for i := range e.Ledgers {
@@ -158,6 +162,9 @@ func (e *Evidence) Picture() *diagnosis.Picture {
 	}
 	return p
 }
+
+// mostAsked is for how many pods that ask for different things Room is called.
+const mostAsked = 32
 
 // waitsForAPlace begins the state of a pod that waits for a place.
 const waitsForAPlace = "it waits for a place"

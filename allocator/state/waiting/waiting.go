@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package diagnosis
+// Package waiting says why the pods that hold the gate wait, to those who see ledgers, nodes and the
+// allocator's events. It keeps no state beyond a Picture.
+package waiting
 
 import (
 	"cmp"
@@ -13,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/state/diagnosis"
 	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/allocator/state/index"
 	"vernier.dev/vernier/allocator/state/podstate"
@@ -25,8 +28,10 @@ import (
 
 // Picture is what is known of the cluster at one moment.
 type Picture struct {
-	// Ledgers of the nodes; nil where they may not be read.
+	// Ledgers of the nodes; nil where they may not be read. Then Room, if it is set, says what the pod
+	// lacks, nothing where there is room, and false where that is not known.
 	Ledgers []*v1alpha1.SliceLedger
+	Room    func(*corev1.Pod) (lacks Verdict, known bool)
 	// Node is one by its name, nil for one that may not be read or is not known. Classes are those
 	// that may be read, nil where none may.
 	Node    func(name string) *corev1.Node
@@ -59,9 +64,11 @@ type Verdict struct {
 
 // answer is what the ledgers say of a demand.
 type answer struct {
-	// lacks is nil where there is room; rooms are the GPUs that have it.
-	lacks *Diagnosis
+	// lacks is empty where there is room; rooms are the GPUs that have it.
+	lacks Verdict
 	rooms []view.GPUOf
+	// unknown: nobody says.
+	unknown bool
 }
 
 // Waits is why the gated pod waits. The word of the ledgers now goes before the allocator's last event,
@@ -73,32 +80,33 @@ func (p *Picture) Waits(pod *corev1.Pod) Verdict {
 		said.Cause, said.Text = p.Said.Cause(pod), last.Message
 	}
 	demand, err := placement.DemandOf(podrequest.Of(pod), p.Classes)
+	noClass := errors.Is(err, placement.ErrNoClass)
 	switch others := podstate.OtherGates(pod); {
-	case errors.Is(err, placement.ErrNoClass) && p.Classes == nil:
+	case noClass && p.Classes == nil && p.Ledgers != nil:
 		return said
-	case errors.Is(err, placement.ErrNoClass):
+	case noClass && p.Classes == nil: // the webhook, which Room asks, knows the classes
+	case noClass:
 		return Verdict{Cause: cause.NoClass, Text: "it waits for its class: " + err.Error()}
 	case err != nil:
 		return Verdict{Cause: cause.Invalid, Text: "what it asks for cannot be read: " + err.Error()}
 	case len(others) > 0:
 		return Verdict{Cause: cause.OtherGates, Text: "it waits for other gates first: " + strings.Join(others, ", ")}
 	}
-	if p.Ledgers == nil || beforeRoom[said.Cause] {
+	if beforeRoom[said.Cause] {
 		return said
 	}
 	now, looked := p.answer(pod, demand)
 	if !looked {
 		return said
 	}
-	if d := now.lacks; d != nil {
-		of, text := d.Cause(), d.String()
+	if lacks := now.lacks; lacks.Cause != "" {
 		switch {
-		case said.Cause == cause.EvictionForbidden && of == cause.Insufficient:
+		case said.Cause == cause.EvictionForbidden && lacks.Cause == cause.Insufficient:
 			return said // it has the figures of before, and whom to ask
 		case podrequest.Of(pod).Group != podrequest.Group{}:
-			of = OfGang(of)
+			lacks.Cause = diagnosis.OfGang(lacks.Cause)
 		}
-		return Verdict{Cause: of, Text: text}
+		return lacks
 	}
 	if names := p.owners(now.rooms); len(names) > 0 && p.Said.Reserved(pod) == nil {
 		return Verdict{Cause: cause.Reserved, Text: "there is room, which is reserved for " + v1alpha1.NamesText(names, shownNames)}
@@ -156,7 +164,7 @@ const shownNames = 4
 func (p *Picture) answer(pod *corev1.Pod, demand *placement.Demand) (now answer, looked bool) {
 	key := KeyOf(pod)
 	if known, is := p.known[key]; is {
-		return known, true
+		return known, !known.unknown
 	}
 	if p.known == nil {
 		p.known, p.withheld = map[string]answer{}, index.Withheld(slices.Values(p.Ledgers))
@@ -169,9 +177,16 @@ func (p *Picture) answer(pod *corev1.Pod, demand *placement.Demand) (now answer,
 	if p.Most > 0 && len(p.known) == p.Most {
 		return answer{}, false
 	}
-	if now.lacks = Of(demand, slices.Values(p.rooms), p.refusals(pod)); now.lacks != nil {
-		now.lacks.Withheld = p.withheld
-		now.lacks.WouldDo = p.withheld != "" && index.WouldDo(demand, slices.Values(p.Ledgers))
+	if p.Ledgers == nil {
+		known := false
+		if p.Room != nil {
+			now.lacks, known = p.Room(pod)
+		}
+		now.unknown = !known
+	} else if d := diagnosis.Of(demand, slices.Values(p.rooms), p.refusals(pod)); d != nil {
+		d.Withheld = p.withheld
+		d.WouldDo = p.withheld != "" && index.WouldDo(demand, slices.Values(p.Ledgers))
+		now.lacks = Verdict{Cause: d.Cause(), Text: d.String()}
 	} else if len(p.Owners) > 0 {
 		for _, node := range p.rooms {
 			if plan, fits := placement.Fit(demand, node); fits && len(p.refusals(pod)(node.Name)) == 0 {
@@ -182,7 +197,7 @@ func (p *Picture) answer(pod *corev1.Pod, demand *placement.Demand) (now answer,
 		}
 	}
 	p.known[key] = now
-	return now, true
+	return now, !now.unknown
 }
 
 // KeyOf is the same for pods that ask for the same and may go to the same nodes.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package diagnosis
+package waiting
 
 import (
 	"fmt"
@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/classes"
@@ -137,17 +136,6 @@ func TestHostileDemandsOfAPicture(t *testing.T) {
 	}
 	if len(p.known) != 8 || looked != 8*5 {
 		t.Errorf("looked %d times for %d demands", looked, len(p.known))
-	}
-}
-
-// A sentence names five reasons at most, and its key none that differs from node to node.
-func TestHostileTaintOfEachNode(t *testing.T) {
-	d := Diagnosis{Refused: 1000, Reasons: Reasons{}}
-	for i := range 1000 {
-		d.Reasons.Add([]string{fmt.Sprintf("%sdedicated=n%d:NoSchedule", feasible.AgainstTaint, i)})
-	}
-	if len(d.String()) > 1000 || !strings.Contains(d.String(), "and 995 more") || d.Key() != "refused "+feasible.AgainstTaint {
-		t.Errorf("%q of %d bytes, key of %d", d.String()[:100], len(d.String()), len(d.Key()))
 	}
 }
 
