@@ -28,6 +28,7 @@ import (
 	"vernier.dev/vernier/test/apiserver"
 	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook"
+	"vernier.dev/vernier/webhook/fleet"
 )
 
 func TestAdmission(t *testing.T) {
@@ -47,6 +48,7 @@ func TestAdmission(t *testing.T) {
 	t.Run("refused", func(t *testing.T) { testRefused(t, c) })
 	t.Run("warnings", func(t *testing.T) { testWarnings(t, cfg) })
 	t.Run("classes", func(t *testing.T) { testClasses(t, c) })
+	t.Run("room", func(t *testing.T) { testRoom(t, cfg) })
 	t.Run("limits", func(t *testing.T) { testLimits(t, c) })
 	t.Run("limit ranges", func(t *testing.T) { testLimitRanges(t, cfg) })
 	t.Run("reinvocation", func(t *testing.T) { testReinvocation(t, c) })
@@ -170,9 +172,14 @@ func testRefused(t *testing.T, c client.Client) {
 }
 
 // warnings collects what the API server tells a client.
-type warnings struct{ texts []string }
+// warnings are those that came, and apart from them what dry runs are answered of room.
+type warnings struct{ texts, rooms []string }
 
 func (w *warnings) HandleWarningHeader(_ int, _ string, text string) {
+	if _, is := fleet.ParseRoom(text); is {
+		w.rooms = append(w.rooms, text)
+		return
+	}
 	w.texts = append(w.texts, text)
 }
 

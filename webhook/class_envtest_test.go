@@ -6,11 +6,14 @@ package webhook_test
 
 import (
 	"maps"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "vernier.dev/vernier/api/v1alpha1"
@@ -68,6 +71,52 @@ func testClasses(t *testing.T, c client.Client) {
 	expect(t, c.Delete(t.Context(), class), "")
 	expect(t, c.Delete(t.Context(), quota), "")
 	await(t, "the class is gone", func() bool { return c.Create(t.Context(), units("gold", "1"), client.DryRunAll) != nil })
+}
+
+// A dry run is answered how much room there is by the ledgers of the moment, and which classes there are, for who
+// may create pods in a namespace and nothing else. A second round of a pod that waits is answered likewise.
+func testRoom(t *testing.T, cfg *rest.Config) {
+	admin := apiserver.Client(t, cfg)
+	expect(t, admin.Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: enabled, Name: "ann"},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:aggregate-to-edit"}, Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "ann"}}}), "")
+	class := &api.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: "tin"}, Spec: api.GPUClassSpec{Models: []string{"A100"}, Unit: api.GPUUnit{Core: 50}}}
+	expect(t, admin.Create(t.Context(), class), "")
+	expect(t, client.IgnoreNotFound(admin.Delete(t.Context(), &api.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}})), "")
+	ledger := &api.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "room"}}
+	expect(t, admin.Create(t.Context(), ledger), "")
+	ledger.Status.Devices = []api.DeviceStatus{{UUID: "GPU-2", Model: "A100", Mem: 81920, Healthy: true, MIG: api.MIGDisabled}}
+	ledger.Status.Conditions = []metav1.Condition{{Type: api.ConditionReady, Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()}}
+	expect(t, admin.Status().Update(t.Context(), ledger), "")
+
+	ann, heard := heeding(t, apiserver.As(cfg, "ann", "system:authenticated"))
+	answers := func(pod *corev1.Pod, want string) {
+		t.Helper()
+		await(t, want, func() bool {
+			heard.rooms = nil
+			_ = ann.Create(t.Context(), pod.DeepCopy(), client.DryRunAll) // which may be refused, with warnings
+			return slices.Contains(heard.rooms, want)
+		})
+	}
+	answers(asking(enabled), "vernier.dev: room now for 3 pods like this one")
+	answers(units("tin", "1"), "vernier.dev: room now for 2 pods like this one")
+	answers(units("nit", "1"), "vernier.dev: room now for 2 units of GPUClass tin")
+	ledger.Spec.Devices = []api.DeviceLedger{{UUID: "GPU-2", Core: api.WholeGPU, Mem: 81920, Slices: []api.Slice{{Pod: "uid", Owner: "secret/name", Ctr: "c", Core: 75, Mem: 1024}}}}
+	expect(t, admin.Update(t.Context(), ledger), "")
+	const full = "vernier.dev: room now for no pods like this one: InsufficientGPU: container train needs 30 % compute and 24,576 MiB on one GPU; nearest: room GPU 0 has 25 % and 80,896 MiB free"
+	answers(asking(enabled), full)
+	heard.rooms = nil
+	waits := asking(enabled)
+	expect(t, ann.Create(t.Context(), waits), "")
+	if len(heard.rooms) > 0 {
+		t.Errorf("what is no dry run is answered %q", heard.rooms)
+	}
+	again := plain(enabled)
+	again.Annotations, again.Spec = waits.Annotations, *waits.Spec.DeepCopy()
+	answers(again, full)
+	expect(t, admin.Delete(t.Context(), class), "")
+	ledger.Spec.Devices = nil
+	expect(t, admin.Update(t.Context(), ledger), "")
+	expect(t, admin.Delete(t.Context(), ledger), "")
 }
 
 // What a namespace gives to a container that asks for memory only is in the pod as the API

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package fleet owns the webhook's idea of the cluster's GPU nodes, from the
-// ledgers. It has their sizes, how many GPUs are near each other, and their
-// models and UUIDs. It is enough to warn about a share that fits nowhere.
+// ledgers. It has their sizes, how many GPUs are near each other, their
+// models and UUIDs, and the room on each. It is enough to warn about a share that fits
+// nowhere, and to answer a dry run whether there is room now.
 //
 // It never refuses anything: another node may be on its way.
 package fleet
@@ -15,9 +16,13 @@ import (
 	"strings"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/state/index"
 	"vernier.dev/vernier/api/classes"
 	api "vernier.dev/vernier/api/v1alpha1"
 )
@@ -60,21 +65,32 @@ func (s Size) Warning(share api.Share) string {
 	return ""
 }
 
-// node is what is kept of one.
+// node is what is kept of one. It stands in the cache in place of the node's ledger, whose slices
+// are most of its bytes.
 type node struct {
+	metav1.PartialObjectMetadata
 	size          Size
 	models, uuids []string
+	// room is nil while the node takes no slices. Then, and where a GPU is cordoned, withheld is the
+	// ledger.
+	room     *placement.Node
+	withheld *api.SliceLedger
 }
 
 // Fleet follows the ledgers. Its zero value knows nothing.
 type Fleet struct {
 	mu    sync.Mutex
-	nodes map[string]node
+	nodes map[string]*node
 	// models and uuids count the GPUs of all nodes, UUIDs in lower case.
 	models, uuids map[string]int
 	// size is the maximum over nodes while fresh is set.
 	size  Size
 	fresh bool
+
+	// Clock bounds how long a look for room takes; nil is the real one.
+	Clock clock.PassiveClock
+	// looking is held by the one look for room that is under way.
+	looking sync.Mutex
 }
 
 // Size is the most that any node has now.
@@ -185,11 +201,61 @@ func (f *Fleet) Follow(ctx context.Context, from ctrlcache.Cache) error {
 }
 
 func (f *Fleet) see(obj any) {
+	if now, ok := obj.(*node); ok {
+		f.set(now.Name, now)
+	}
+}
+
+func (f *Fleet) forget(obj any) {
+	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = gone.Obj
+	}
+	if last, ok := obj.(*node); ok {
+		f.set(last.Name, nil)
+	}
+}
+
+// set takes in a node; nil takes it out.
+func (f *Fleet) set(name string, now *node) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.nodes == nil {
+		f.nodes, f.models, f.uuids = map[string]*node{}, map[string]int{}, map[string]int{}
+	}
+	is, was := cmp.Or(now, &node{}), cmp.Or(f.nodes[name], &node{})
+	f.fresh = f.fresh && was.size == is.size
+	count(f.models, was.models, is.models)
+	count(f.uuids, was.uuids, is.uuids)
+	f.nodes[name] = now
+	if now == nil {
+		delete(f.nodes, name)
+	}
+}
+
+// count takes the names that were out of the counts, and those that are now in.
+func count(counts map[string]int, was, now []string) {
+	for _, name := range now {
+		counts[name]++
+	}
+	for _, name := range was {
+		if counts[name]--; counts[name] == 0 {
+			delete(counts, name)
+		}
+	}
+}
+
+// Slim has the cache keep of a ledger what the fleet reads.
+func Slim(obj any) (any, error) {
 	ledger, ok := obj.(*api.SliceLedger)
 	if !ok {
-		return
+		return obj, nil
 	}
-	now := node{size: Size{GPUs: api.DeviceCount(len(ledger.Status.Devices))}}
+	now := &node{room: index.Room(ledger), size: Size{GPUs: api.DeviceCount(len(ledger.Status.Devices))}}
+	if now.room == nil || len(ledger.Spec.Cordons) > 0 {
+		ledger.ManagedFields = nil
+		now.withheld = ledger
+	}
+	now.Name, now.UID, now.ResourceVersion = ledger.Name, ledger.UID, ledger.ResourceVersion
 	for i := range ledger.Status.Devices {
 		d := &ledger.Status.Devices[i]
 		now.size.Mem = max(now.size.Mem, d.Mem)
@@ -210,56 +276,5 @@ func (f *Fleet) see(obj any) {
 	now.size.PCIe = largest(func(n api.Near) uint32 { return n.PCIe })
 	now.size.NUMA = largest(func(n api.Near) uint32 { return n.NUMA })
 	now.size.RDMA = largest(func(n api.Near) uint32 { return n.RDMA })
-	f.set(ledger.Name, now)
-}
-
-func (f *Fleet) forget(obj any) {
-	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = gone.Obj
-	}
-	if ledger, ok := obj.(*api.SliceLedger); ok {
-		f.set(ledger.Name, node{})
-	}
-}
-
-func (f *Fleet) set(name string, now node) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	was := f.nodes[name]
-	if was.size == now.size && slices.Equal(was.models, now.models) && slices.Equal(was.uuids, now.uuids) {
-		return
-	}
-	if f.nodes == nil {
-		f.nodes, f.models, f.uuids = map[string]node{}, map[string]int{}, map[string]int{}
-	}
-	count(f.models, was.models, now.models)
-	count(f.uuids, was.uuids, now.uuids)
-	f.nodes[name] = now
-	if now.size == (Size{}) {
-		delete(f.nodes, name)
-	}
-	f.fresh = false
-}
-
-// count takes the names that were out of the counts, and those that are now in.
-func count(counts map[string]int, was, now []string) {
-	for _, name := range now {
-		counts[name]++
-	}
-	for _, name := range was {
-		if counts[name]--; counts[name] == 0 {
-			delete(counts, name)
-		}
-	}
-}
-
-// Slim drops what the fleet does not read before the cache keeps a ledger: a
-// ledger's slices are most of its bytes.
-func Slim(obj any) (any, error) {
-	if ledger, ok := obj.(*api.SliceLedger); ok {
-		ledger.ManagedFields = nil
-		ledger.Spec = api.SliceLedgerSpec{}
-		ledger.Status = api.SliceLedgerStatus{Devices: ledger.Status.Devices, Topology: ledger.Status.Topology}
-	}
-	return obj, nil
+	return now, nil
 }

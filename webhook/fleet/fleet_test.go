@@ -30,21 +30,21 @@ func TestSize(t *testing.T) {
 		}
 	}
 	expect("nothing known", Size{})
-	f.see(ledger("a", 100, 200))
+	f.see(slim(t, ledger("a", 100, 200)))
 	expect("one node", Size{GPUs: 2, Mem: 200})
 	linked := ledger("c", 100, 100, 100)
 	linked.Status.Topology = &api.TopologyStatus{NUMA: []api.DeviceSet{"0", "1-2"}, PCIe: []api.DeviceSet{"0-9"}, NVLink: []api.DeviceSet{"0-1", "0,2", "0-2"}}
 	linked.Status.Devices[2].NICs = []string{"mlx5_0"}
-	f.see(linked)
+	f.see(slim(t, linked))
 	expect("near each other", Size{GPUs: 3, Mem: 200, NUMA: 2, NVLink: 3, RDMA: 1})
-	f.forget(linked)
-	f.see(ledger("b", 800))
+	f.forget(slim(t, linked))
+	f.see(slim(t, ledger("b", 800)))
 	expect("the most of each", Size{GPUs: 2, Mem: 800})
-	f.see(ledger("b", 150))
+	f.see(slim(t, ledger("b", 150)))
 	expect("a node that shrank", Size{GPUs: 2, Mem: 200})
-	f.forget(ledger("a"))
+	f.forget(slim(t, ledger("a")))
 	expect("a node that went", Size{GPUs: 1, Mem: 150})
-	f.forget(cache.DeletedFinalStateUnknown{Key: "b", Obj: ledger("b")})
+	f.forget(cache.DeletedFinalStateUnknown{Key: "b", Obj: slim(t, ledger("b"))})
 	expect("the last that went", Size{})
 }
 
@@ -66,13 +66,22 @@ func TestWarning(t *testing.T) {
 	}
 }
 
+// slim is the ledger as the cache has it.
+func slim(t testing.TB, l *api.SliceLedger) any {
+	t.Helper()
+	return must.Get(Slim(l))(t)
+}
+
+// The cache has no ledger, and what it has is found by the ledger's name and version.
 func TestSlim(t *testing.T) {
 	l := ledger("a", 100)
-	l.Spec.Devices = []api.DeviceLedger{{UUID: "x"}}
-	l.Status.Released = append(l.Status.Released, "uid")
-	must.Get(Slim(l))(t)
-	if len(l.Spec.Devices) != 0 || len(l.Status.Released) != 0 || len(l.Status.Devices) != 1 {
-		t.Errorf("kept %+v", l)
+	l.ResourceVersion = "7"
+	kept, is := slim(t, l).(*node)
+	if !is || kept.GetName() != "a" || kept.GetResourceVersion() != "7" || kept.size.Mem != 100 {
+		t.Errorf("kept %+v", kept)
+	}
+	if again := must.Get(Slim(kept))(t); again != any(kept) {
+		t.Errorf("the second time %+v", again)
 	}
 }
 
@@ -92,9 +101,9 @@ func TestLists(t *testing.T) {
 	a.Status.Devices[0].Model, a.Status.Devices[0].UUID = "NVIDIA A100-SXM4-80GB", one
 	a.Status.Devices[1].Model, a.Status.Devices[1].UUID = "NVIDIA A100-SXM4-80GB", two
 	b.Status.Devices[0].Model, b.Status.Devices[0].UUID = "Tesla T4", gone
-	f.see(a)
-	f.see(b)
-	f.see(b)
+	f.see(slim(t, a))
+	f.see(slim(t, b))
+	f.see(slim(t, b))
 	const have = "there are 2 x NVIDIA A100-SXM4-80GB, 1 x Tesla T4"
 	const waits = ": the pod waits until there is one that it may use"
 	models := func(list, want string) {
@@ -120,15 +129,15 @@ func TestLists(t *testing.T) {
 	uuids(strings.ToLower(one)+","+two, "")
 	uuids("GPU-5e1b0f6c", "")
 	uuids(gone, "")
-	f.forget(b)
+	f.forget(slim(t, b))
 	uuids(gone, "no GPU is "+gone+waits)
 	uuids(gone+","+one, "no GPU is "+gone)
 	uuids("!"+gone, "")
 	models("T4", "no GPU is T4, there are 2 x NVIDIA A100-SXM4-80GB"+waits)
 	a.Status.Devices[1].UUID = gone
-	f.see(a)
+	f.see(slim(t, a))
 	uuids(two, "no GPU is "+two+waits)
-	f.forget(a)
+	f.forget(slim(t, a))
 	if len(f.models)+len(f.uuids)+len(f.nodes) > 0 {
 		t.Errorf("kept %v %v %v", f.models, f.uuids, f.nodes)
 	}

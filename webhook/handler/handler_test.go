@@ -5,6 +5,7 @@ package handler_test
 import (
 	"context"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -310,5 +311,20 @@ func TestNoPod(t *testing.T) {
 		if response.Allowed || response.Result.Code != http.StatusBadRequest {
 			t.Errorf("%s: %+v", raw, response.Result)
 		}
+	}
+}
+
+// A dry run is answered whether there is room now, and is admitted as the pod itself would be.
+func TestDryRun(t *testing.T) {
+	req := request(marshal(t, podOf(container("train", "vernier.dev/gpu-core", "30"))))
+	real := ours().Handle(context.Background(), req)
+	dry := true
+	req.DryRun = &dry
+	asked := ours().Handle(context.Background(), req)
+	if len(asked.Warnings) != 1 || !strings.Contains(asked.Warnings[0], "room now for no pods like this one") || len(real.Warnings) > 0 {
+		t.Errorf("a dry run is warned %q, a pod %q", asked.Warnings, real.Warnings)
+	}
+	if asked.Warnings = nil; !reflect.DeepEqual(asked, real) {
+		t.Errorf("a dry run is answered %+v, a pod %+v", asked, real)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
 	api "vernier.dev/vernier/api/v1alpha1"
@@ -145,6 +146,34 @@ func (r *Reader) read(namespace string, pod *slim.Pod) Reading {
 		out.Errors = append(out.Errors, field.InternalError(annotationsPath.Key(api.AnnotationShares), err))
 	}
 	return out
+}
+
+// Room says, as warnings, whether there is room now for the pod that was read. Of one that asks for a
+// resource that there is not, it says which classes there are, with the room for each.
+func (r *Reader) Room(of *Reading) []string {
+	if len(of.Errors) > 0 {
+		if !slices.ContainsFunc(of.Errors, func(err *field.Error) bool { return err.Type == field.ErrorTypeNotSupported }) {
+			return nil
+		}
+		rooms, looked := r.fleet.RoomOfClasses(r.rules.Classes)
+		if !looked {
+			return []string{fleet.NotLooked}
+		}
+		var warnings []string
+		for _, room := range rooms {
+			warnings = append(warnings, room.String())
+		}
+		return warnings
+	}
+	demand, err := placement.DemandOf(&of.Request, r.rules.Classes)
+	if err != nil || len(of.Shares) == 0 {
+		return nil
+	}
+	room, looked := r.fleet.RoomFor(demand)
+	if !looked {
+		return []string{fleet.NotLooked}
+	}
+	return []string{room.String()}
 }
 
 // Admitted is the pod as admission leaves it; raw is the JSON that was read.

@@ -8,10 +8,14 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/must"
+	"vernier.dev/vernier/webhook/demand"
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/podtemplate"
@@ -89,5 +93,36 @@ func TestRead(t *testing.T) {
 				t.Errorf("the pod says %+v, the reading %+v: %v", wishes, read.Wishes, wishes.Err())
 			}
 		})
+	}
+}
+
+// Whether there is room is asked for the very demand that the allocator reads from the admitted pod.
+func TestRoom(t *testing.T) {
+	dialects := must.Get(dialect.Settings{Dialects: "hami"}.Set())(t)
+	known := classes.Of(api.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}, Spec: api.GPUClassSpec{Models: []string{"H100"}, Unit: api.GPUUnit{Core: 25}, Topology: "numa"}})
+	reader := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects, Classes: known, ComputeShares: must.Get(demand.ParseComputeShares("team=20", demand.Minimum{}))(t)})
+	for name, tt := range map[string]struct{ annotations, spec, want string }{
+		"ours": {`"vernier.dev/mode":"limiter","vernier.dev/policy":"spread","vernier.dev/topology":"numa","vernier.dev/gpu-model":"!A100"`,
+			`"initContainers":[{"name":"i","resources":{"limits":{"vernier.dev/gpu-core":"10"}}},{"name":"s","restartPolicy":"Always","resources":{"limits":{"vernier.dev/gpu-core":"10"}}}],` +
+				`"containers":[{"name":"a","resources":{"limits":{"vernier.dev/gpu-core":"150","vernier.dev/gpu":"2"}}},{"name":"b"}]`, "no pods like this one: NoGPU: "},
+		"a dialect":                 {``, `"containers":[{"name":"a","resources":{"limits":{"nvidia.com/gpu":"1","nvidia.com/gpumem":"3000"}}}]`, "no pods like this one: NoGPU: "},
+		"a class":                   {``, `"containers":[{"name":"a","resources":{"limits":{"vernier.dev/gpu-gold":"2"}}}]`, "no pods like this one: NoGPU: "},
+		"a class that there is not": {``, `"containers":[{"name":"a","resources":{"limits":{"vernier.dev/gpu-glod":"2"}}}]`, "no units of GPUClass gold: NoGPU: "},
+		"another mistake":           {``, `"containers":[{"name":"a","resources":{"limits":{"vernier.dev/gpu-core":"101"}}}]`, ""},
+		"no share":                  {`"vernier.dev/mode":"limiter"`, `"containers":[{"name":"a"}]`, ""},
+	} {
+		raw := []byte(`{"metadata":{"name":"p","annotations":{` + tt.annotations + `}},"spec":{` + tt.spec + `}}`)
+		read := must.Get(reader.Read("team", raw))(t)
+		if got := strings.Join(reader.Room(&read), "\n"); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+		if len(read.Errors) > 0 || len(read.Shares) == 0 {
+			continue
+		}
+		asked := must.Get(placement.DemandOf(&read.Request, known))(t)
+		admitted := must.Get(placement.DemandOf(podrequest.Of(must.Get(read.Admitted(raw))(t)), known))(t)
+		if !reflect.DeepEqual(asked, admitted) {
+			t.Errorf("%s: asked for %+v, and the allocator reads %+v", name, asked, admitted)
+		}
 	}
 }
