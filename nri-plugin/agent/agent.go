@@ -245,6 +245,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	plugin := &hooks.Plugin{
 		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Table: a.table, Batch: a.batch, RDMA: o.RDMA,
 		Report: a.report, Kill: kill, Sysfs: o.Sysfs, BindCPUs: o.BindCPUs, PodCPUs: o.PodCPUs, Env: steeringEnv(mgr.GetClient()), Log: o.Log.WithName("nri"),
+		Started: a.report.started,
 	}
 	plugin.Misaligned.Changed = a.writer.Publish
 	a.connection = &hooks.Connection{Socket: o.NRISocket, Changed: a.runtimeChanged, Plugin: plugin}

@@ -183,10 +183,19 @@ func (r reporter) warnOf(c mode.Container, reason, message string) {
 // containers for one reason are two events, and not the first one's twice. The
 // recorder queues it.
 func (r reporter) Warn(pod hooks.PodRef, reason, message string) {
+	r.emit(pod, corev1.EventTypeWarning, reason, message)
+}
+
+// started writes what a container has, once for all of its restarts within some minutes.
+func (r reporter) started(pod hooks.PodRef, what string) {
+	r.emit(pod, corev1.EventTypeNormal, hooks.ReasonInForce, "container "+pod.Container+" has "+what)
+}
+
+func (r reporter) emit(pod hooks.PodRef, kind, reason, message string) {
 	r.Eventf(&corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 		FieldPath: "spec.containers{" + pod.Container + "}",
-	}, nil, corev1.EventTypeWarning, reason, "Enforcing", "%s", message)
+	}, nil, kind, reason, "Enforcing", "%s", message)
 }
 
 // ledger writes an event about the node's ledger. Events of what has no namespace go

@@ -72,7 +72,7 @@ func (r PodRef) Of(container string) PodRef {
 }
 
 // Plugin handles the runtime's events. All exported fields are required, but
-// AnswerWithin, BindCPUs, PodCPUs, Env, and Containers and Misaligned, which fill themselves.
+// AnswerWithin, BindCPUs, PodCPUs, Env, Started, and Containers and Misaligned, which fill themselves.
 type Plugin struct {
 	Ledger  Ledger
 	Devices Checker
@@ -97,6 +97,9 @@ type Plugin struct {
 	PodCPUs func(pid uint32, sandbox string) (cpuset.CPUSet, error)
 	// Env, if set, are the names in a container's env that steer the GPU.
 	Env func(PodRef) []string
+	// Started, if set, gets at each start of a container which GPUs it has and what holds its share.
+	// It must not block.
+	Started func(of PodRef, what string)
 	// Misaligned are the pods whose GPUs have to follow their CPUs.
 	Misaligned numa.Misaligned
 

@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/nri/pkg/api"
 
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
 )
@@ -48,7 +50,31 @@ func (p *Plugin) start(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 	now, _ := p.Devices.Snapshot()
 	p.Modes.Explain(now, entry.Grants, status)
 	p.Table.Started(c.GetId(), c.GetPid(), status, p.aligner(c.GetId()))
+	if p.Started != nil {
+		p.Started(ref(pod).Of(c.GetName()), inForce(now, entry.Grants, status))
+	}
 	return true, nil
+}
+
+// ReasonInForce is the reason of the event: which GPU a container has, and what holds its share.
+const ReasonInForce = "SliceInForce"
+
+// maxShown bounds the GPUs of an event: its text may have 1 KiB.
+const maxShown = 4
+
+// inForce says what the status does, for who may not read the ledger.
+func inForce(now device.Snapshot, grants []ledger.Grant, status []v1alpha1.SliceStatus) string {
+	var parts []string
+	for _, s := range status {
+		is, _ := now.Device(s.UUID)
+		at := slices.IndexFunc(grants, func(g ledger.Grant) bool { return g.UUID == s.UUID })
+		if at < 0 {
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("GPU %d (%s): %s, mode %s; guarantee of memory: %s, of compute: %s",
+			is.Index, s.UUID, v1alpha1.AmountsText(grants[at].Core, grants[at].Mem), s.Mode, s.Memory, s.Compute))
+	}
+	return v1alpha1.NamesText(parts, maxShown)
 }
 
 // apply is the mode's Apply, as long as there is time. Unlike a creation, a start that

@@ -5,6 +5,7 @@ package hooks
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,11 +45,16 @@ func TestStartGuarantee(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n, r := newNode(t), nritest.Start(t)
 			c.change(n.gpus)
+			var said []string
+			n.Plugin.Started = func(of PodRef, what string) { said = append(said, of.Name+"/"+of.Container+" "+what) }
 			pod, ctr := created(t, n, r)
 			if len(n.Table.Slices()) != 0 {
 				t.Error("a container that does not run yet is in the status")
 			}
 			must.Do(t, r.StartContainer(pod, ctr))
+			if want := "a/main GPU 0 (" + gpu0 + "): 30 % compute and 20,480 MiB, mode limiter; guarantee of memory: " + string(c.memory) + ", of compute: cooperative"; !slices.Equal(said, []string{want}) {
+				t.Errorf("said %q, want %q", said, want)
+			}
 			got := n.Table.Slices()
 			if len(got) != 1 || !strings.Contains(got[0].Note, c.note) || (c.note == "") != (got[0].Note == "") {
 				t.Fatalf("status %+v, want a note with %q", got, c.note)
@@ -83,6 +89,8 @@ func TestStartRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n, r := newNode(t), nritest.Start(t)
 			c.change(n.gpus)
+			var said []string
+			n.Plugin.Started = func(of PodRef, what string) { said = append(said, of.Name+"/"+of.Container+" "+what) }
 			pod, ctr := created(t, n, r)
 			refusedFor(t, r.StartContainer(pod, ctr), "limits cannot be set", c.says)
 		})
