@@ -80,9 +80,21 @@ type waiting struct {
 	Reason struct{ Message string }
 }
 
+// tenant may edit the namespace, and nothing beyond it.
+const tenant = "ann"
+
 // checkCauses makes pods wait and fail in each way, and compares what the allocator's event, why,
-// waiting, fit and the page say of it.
+// waiting, fit and the page say of it, to an administrator and to a tenant.
 func checkCauses(t *testing.T, sys *system.System, page func(context.Context) (string, error)) {
+	bind := "kubectl create rolebinding tenant --clusterrole=edit --user=" + tenant
+	if out, err := sys.Shell(t.Context(), bind); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := sys.Shell(context.Background(), "kubectl delete rolebinding tenant"); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
 	uuid := must.Get(sys.Shell(t.Context(), "kubectl get sliceledger "+node+" -o jsonpath='{.status.devices[0].uuid}'"))(t)
 	for of, way := range ways {
 		t.Run(string(of), func(t *testing.T) {
@@ -122,6 +134,21 @@ func checkCauses(t *testing.T, sys *system.System, page func(context.Context) (s
 			if out := must.Get(sys.Shell(t.Context(), "kubectl vernier why "+object))(t); !strings.Contains(out, string(of)+": "+of.Remedy()) {
 				t.Errorf("why has no remedy:\n%s", out)
 			}
+			eventually(t, "why to say the same to a tenant", func(ctx context.Context) (bool, string) {
+				var own struct {
+					Items   []said `json:"items"`
+					Refused []said `json:"refused"`
+				}
+				out, err := sys.Shell(ctx, "kubectl vernier why "+object+" -o json --as "+tenant+" 2>/dev/null")
+				if err != nil {
+					return false, out
+				}
+				if err := json.Unmarshal([]byte(out), &own); err != nil || len(own.Items)+len(own.Refused) == 0 {
+					return false, out
+				}
+				got, want := slices.Concat(own.Refused, own.Items)[0], slices.Concat(why.Refused, why.Items)[0]
+				return got.Cause == of && (got.Now == want.Now || got.Now == ""), out
+			})
 			gated := must.Get(sys.Shell(t.Context(), "kubectl get pods -o jsonpath='{.items[?(@.metadata.name==\"p\")].spec.schedulingGates[*].name}'"))(t)
 			if gated == "" || of == cause.ClaimUnbound {
 				return // it has its place, or its claim is the scheduler's to judge: only why knows
@@ -155,10 +182,15 @@ func checkCauses(t *testing.T, sys *system.System, page func(context.Context) (s
 			if slices.Contains([]cause.Cause{cause.SchedulerRefuses, cause.Insufficient, cause.Excluded, cause.NotGranted}, of) {
 				parts := strings.Split(manifests, "\n---\n")
 				var fit struct{ Items []said }
-				// It fails where a pod would wait.
-				out, _ := sys.Shell(t.Context(), "kubectl vernier fit -o json -f - 2>/dev/null <<'END'\n"+parts[len(parts)-1]+"\nEND\n")
-				if err := json.Unmarshal([]byte(out), &fit); err != nil || len(fit.Items) != 1 || fit.Items[0].Cause != of || why.Items[0].Now != "" && fit.Items[0].Lacks != why.Items[0].Now {
-					t.Errorf("fit says another thing than %+v: %s", why.Items[0], out)
+				for _, user := range []string{"", " --as " + tenant} {
+					if user != "" && of == cause.SchedulerRefuses {
+						continue // the webhook answers a tenant of GPUs alone
+					}
+					// It fails where a pod would wait.
+					out, _ := sys.Shell(t.Context(), "kubectl vernier fit -o json -f -"+user+" 2>/dev/null <<'END'\n"+parts[len(parts)-1]+"\nEND\n")
+					if err := json.Unmarshal([]byte(out), &fit); err != nil || len(fit.Items) != 1 || fit.Items[0].Cause != of || why.Items[0].Now != "" && fit.Items[0].Lacks != why.Items[0].Now {
+						t.Errorf("fit%s says another thing than %+v: %s", user, why.Items[0], out)
+					}
 				}
 			}
 		})

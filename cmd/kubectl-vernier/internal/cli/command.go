@@ -243,11 +243,15 @@ func (c *command) waiting(ctx context.Context, r client.Reader) error {
 
 func (c *command) classes(ctx context.Context, r client.Reader) error {
 	var list v1alpha1.GPUClassList
-	if err := r.List(ctx, &list); err != nil {
+	if err := r.List(ctx, &list); apierrors.IsForbidden(err) {
+		return c.roomOfClasses(ctx, r, explain(err, "gpuclasses."+v1alpha1.Group, ""))
+	} else if err != nil {
 		return explain(err, "gpuclasses."+v1alpha1.Group, "")
 	}
 	all, err := ledgers(ctx, r)
-	if err != nil {
+	if apierrors.IsForbidden(err) {
+		return c.roomOfClasses(ctx, r, err)
+	} else if err != nil {
 		return err
 	}
 	pods, err := podsIn(ctx, r, "")
@@ -303,7 +307,7 @@ func (c *command) waitingPods(ctx context.Context, r client.Reader, all []v1alph
 	if err != nil {
 		return nil, err
 	}
-	from := view.Evidence{Ledgers: all, Verdicts: events, Now: c.now(), Around: view.Around{Pods: pods}}
+	from := view.Evidence{Ledgers: all, Room: c.room(ctx, r), Verdicts: events, Now: c.now(), Around: view.Around{Pods: pods}}
 	if len(pods) > 0 {
 		from.Nodes = nodesByName(ctx, r)
 		if from.Classes, err = gpuClasses(ctx, r); err != nil {

@@ -40,6 +40,8 @@ func newClient(cfg *rest.Config) (client.Client, error) {
 		}
 		mapper.Add(kind, scope)
 	}
+	cfg = rest.CopyConfig(cfg)
+	cfg.WarningHandler, cfg.WarningHandlerWithContext = nil, warnings{}
 	return client.New(cfg, client.Options{Scheme: scheme, Mapper: mapper})
 }
 

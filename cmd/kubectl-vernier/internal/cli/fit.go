@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/placement"
@@ -50,6 +51,8 @@ The exit status is 1 where a pod would wait or be refused.`, simulate.MaxPods)
 	return cmd
 }
 
+const allowsFit = "The cluster role vernier-fit allows it: `kubectl create clusterrolebinding NAME --clusterrole=vernier-fit --user=YOU`"
+
 // candidate is a pod of a manifest, and what came of placing it.
 type candidate struct {
 	view.Fitted
@@ -61,6 +64,10 @@ type candidate struct {
 	// overQuota of the pods find no room in the quota that the text names.
 	overQuota int
 	quota     string
+	// unknown: it names a resource that there is not, unless it is of a class that the user may not read.
+	unknown bool
+	// room is what the webhook says of it; nil where it says nothing.
+	room *fleet.Room
 }
 
 func (e *explainer) fit(ctx context.Context, r client.Reader) error {
@@ -86,22 +93,22 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 		}
 		all = append(all, one)
 	}
-	if err := e.dryRun(ctx, r, given.Classes, all); err != nil {
+	if err := e.dryRun(ctx, r, given.Classes, list != nil, all); err != nil {
 		return err
 	}
 	ledgers, err := ledgers(ctx, r)
 	if apierrors.IsForbidden(err) {
-		return e.unanswered(all, err)
+		return e.answered(all, err)
 	} else if err != nil {
 		return err
 	}
 	filters, unasked := e.filters(ctx)
 	if unasked != nil {
-		fmt.Fprintf(whole(e.errOut), "The scheduler's filters (taints, affinities, CPU) were not asked: %v. The cluster role vernier-fit allows it.\n", unasked)
+		fmt.Fprintf(whole(e.errOut), "The scheduler's filters (taints, affinities, CPU) were not asked: %v. %s\n", unasked, allowsFit)
 	}
 	kept, err := e.kept(ctx, r, known, ledgers)
 	if err != nil {
-		fmt.Fprintf(whole(e.errOut), "Room that is reserved for others is not counted: %v. The cluster role vernier-fit allows it.\n", err)
+		fmt.Fprintf(whole(e.errOut), "Room that is reserved for others is not counted: %v. %s\n", err, allowsFit)
 	}
 	s := &simulation{cluster: simulate.New(ledgers, kept, filters), groups: given.Groups, namespace: cmp.Or(e.ns, "default")}
 	for _, c := range all {
@@ -116,25 +123,33 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 // dryRun asks the API server, which creates nothing, for what it would refuse each pod: quotas,
 // LimitRanges, policies and webhooks have their say. Pods of a class that the manifests make are not
 // asked about, since the server has not heard of it.
-func (e *explainer) dryRun(ctx context.Context, r client.Reader, made []v1alpha1.GPUClass, all []*candidate) error {
+//
+// Where the user may not read classes, the server decides which there are.
+func (e *explainer) dryRun(ctx context.Context, r client.Reader, made []v1alpha1.GPUClass, classesRead bool, all []*candidate) error {
 	api, is := r.(client.Client)
 	if !is {
 		return errors.New("the client cannot write")
 	}
 	forbidden := map[string]bool{}
 	for _, c := range all {
-		if c.Verdict != view.VerdictAdmitted || forbidden[c.written.Namespace] || slices.ContainsFunc(made, func(class v1alpha1.GPUClass) bool {
-			_, of := podrequest.Units(c.pod)[class.Name]
+		unknown := c.unknown && !classesRead
+		if c.Verdict != view.VerdictAdmitted && !unknown || forbidden[c.written.Namespace] || slices.ContainsFunc(made, func(class v1alpha1.GPUClass) bool {
+			_, of := podrequest.Units(cmp.Or(c.pod, c.written))[class.Name]
 			return of
 		}) {
 			continue
 		}
 		pod := c.written.DeepCopy()
 		pod.TypeMeta, pod.Name, pod.GenerateName = metav1.TypeMeta{}, "", "fit-" // one of that name may be there
-		err := api.Create(ctx, pod, client.DryRunAll)
+		rooms, err := create(ctx, api, pod)
+		if unknown && !apierrors.IsForbidden(err) {
+			c.Verdict, c.Refusals = view.VerdictAdmitted, nil
+		}
 		switch {
 		case err == nil:
-			c.dry = pod
+			if c.dry = pod; len(rooms) == 1 {
+				c.room = &rooms[0]
+			}
 		case apierrors.IsForbidden(err) && strings.Contains(err.Error(), `cannot create resource "pods"`):
 			forbidden[pod.Namespace] = true
 		case apierrors.IsNotFound(err) || lacksObject(err):
@@ -170,19 +185,34 @@ func (c *command) kept(ctx context.Context, r client.Reader, known *classes.Set,
 	return view.KeptFor(pods, said, known, all), err
 }
 
-// unanswered prints what admission would make of the pods, where no ledger says whether
-// there is room.
-func (e *explainer) unanswered(all []*candidate, err error) error {
-	if e.output.forPeople() {
+// answered prints what the webhook says of room, where the user may not read the ledgers; err says so.
+func (e *explainer) answered(all []*candidate, err error) error {
+	if slices.ContainsFunc(all, func(c *candidate) bool { return c.Verdict == view.VerdictAdmitted && c.room == nil }) {
 		for _, c := range all {
-			if c.Verdict == view.VerdictAdmitted {
+			if c.Verdict == view.VerdictAdmitted && e.output.forPeople() {
 				fmt.Fprintln(whole(e.out), oneLine(c.Name()+": would be admitted; whether there is room is not known"))
-			} else {
+			} else if e.output.forPeople() {
 				fmt.Fprintln(whole(e.out), oneLine(c.Heading(false)))
 			}
 		}
+		return err
 	}
-	return err
+	e.leftOut("on which nodes there is room")
+	fmt.Fprintln(whole(e.errOut), onlyDevices)
+	for _, c := range all {
+		if c.Verdict != view.VerdictAdmitted {
+			continue
+		}
+		most := c.Pods - c.overQuota
+		c.StartNow, c.Cause, c.Lacks = min(most, c.room.Pods), c.room.Cause, c.room.Why
+		if c.room.Pods == fleet.MaxPods {
+			c.StartNow = most
+		} else if c.StartNow > 0 && c.StartNow < most {
+			c.Cause, c.Lacks = cause.Insufficient, "there is room for no more"
+		}
+		c.addQuota()
+	}
+	return e.printFits(all)
 }
 
 func (e *explainer) printFits(all []*candidate) error {
@@ -216,7 +246,16 @@ func read(reader *podtemplate.Reader, known *classes.Set, from manifest.Pod, nam
 	reading, unreadable := reader.Read("", from.JSON)
 	c := &candidate{Fitted: view.Fitted{ExplainedPod: view.Explain(from, reading, unreadable), File: from.File,
 		Pods: from.Copies, Nodes: []view.NodePods{}, Classes: []view.NodeClass{}}}
-	if c.Verdict != view.VerdictAdmitted {
+	c.unknown = len(reading.Errors) > 0 && !slices.ContainsFunc(reading.Errors, func(err *field.Error) bool { return err.Type != field.ErrorTypeNotSupported })
+	if c.Verdict != view.VerdictAdmitted && !c.unknown {
+		return c, nil
+	}
+	c.written = &corev1.Pod{}
+	if err := json.Unmarshal(from.JSON, c.written); err != nil {
+		return nil, err
+	}
+	c.written.Namespace = namespace
+	if c.unknown {
 		return c, nil
 	}
 	var err error
@@ -224,11 +263,6 @@ func read(reader *podtemplate.Reader, known *classes.Set, from manifest.Pod, nam
 		return nil, err
 	}
 	c.pod.Namespace = namespace
-	c.written = &corev1.Pod{}
-	if err := json.Unmarshal(from.JSON, c.written); err != nil {
-		return nil, err
-	}
-	c.written.Namespace = namespace
 	request := podrequest.Of(c.pod)
 	c.group = request.Group
 	c.demand, err = placement.DemandOf(request, known)
@@ -272,10 +306,15 @@ func (s *simulation) one(ctx context.Context, c *candidate) (simulate.Placed, er
 	} else if c.Pods > simulate.MaxPods {
 		c.Lacks = fmt.Sprintf("the first %d are tried", simulate.MaxPods)
 	}
+	c.addQuota()
+	return placed, err
+}
+
+// addQuota adds to what the pods lack that a quota has no room for all.
+func (c *candidate) addQuota() {
 	if c.overQuota > 0 {
 		c.Cause, c.Lacks = cmp.Or(c.Cause, cause.Quota), strings.TrimPrefix(c.Lacks+"; "+c.quota, "; ")
 	}
-	return placed, err
 }
 
 // gang places the pods of a gang: at least as many as must start together, or none.

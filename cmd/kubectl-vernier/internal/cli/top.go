@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -30,13 +31,17 @@ const (
 	agentPatience = 15 * time.Second
 )
 
+const allowsTop = "the role vernier-top allows it: `kubectl -n " + v1alpha1.SystemNamespace + " create rolebinding NAME --role=vernier-top --user=YOU`"
+
 // scraper reads the metrics of one node agent.
 type scraper func(ctx context.Context, pod string) ([]byte, error)
 
 // top asks every node agent; one that does not answer is said and left out.
 func (c *command) top(ctx context.Context, r client.Reader) error {
 	var agents corev1.PodList
-	if err := r.List(ctx, &agents, client.InNamespace(v1alpha1.SystemNamespace), agentLabels); err != nil {
+	if err := r.List(ctx, &agents, client.InNamespace(v1alpha1.SystemNamespace), agentLabels); apierrors.IsForbidden(err) {
+		return fmt.Errorf("%w\n%s", err, allowsTop)
+	} else if err != nil {
 		return explain(err, "pods", v1alpha1.SystemNamespace)
 	}
 	if len(agents.Items) == 0 {
@@ -68,7 +73,7 @@ func (c *command) top(ctx context.Context, r client.Reader) error {
 		if err != nil {
 			remedy := ""
 			if strings.Contains(err.Error(), "forbidden") { // a refused tunnel has no other type
-				remedy = " (it takes the role vernier-top in namespace " + v1alpha1.SystemNamespace + ")"
+				remedy = "; " + allowsTop
 			}
 			fmt.Fprintf(c.errOut, "node %s is left out: %v%s\n", agents.Items[i].Spec.NodeName, err, remedy)
 		}

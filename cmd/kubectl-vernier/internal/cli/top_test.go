@@ -68,7 +68,7 @@ team-b      note    main        gpu-1   GPU-aaaaaaaa   0/1          -           
 		if out.String() != want {
 			t.Errorf("%s prints\n%s\nwant\n%s", args, out.String(), want)
 		}
-		if !strings.Contains(errOut.String(), "node gpu-2 is left out: connection refused\nnode gpu-3 is left out: error upgrading connection: pods is forbidden (it takes the role vernier-top") || want == "" && !strings.Contains(errOut.String(), "No container uses a slice in namespace team-c") {
+		if !strings.Contains(errOut.String(), "node gpu-2 is left out: connection refused\nnode gpu-3 is left out: error upgrading connection: pods is forbidden; the role vernier-top allows it: `kubectl -n vernier-system create rolebinding") || want == "" && !strings.Contains(errOut.String(), "No container uses a slice in namespace team-c") {
 			t.Errorf("%s says %q", args, errOut.String())
 		}
 	}

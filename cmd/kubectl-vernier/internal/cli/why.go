@@ -180,7 +180,7 @@ func nodesByName(ctx context.Context, r client.Reader) map[string]*corev1.Node {
 // evidence reads what Why reasons from: of the ledgers and events that may say something
 // of the pods.
 func (c *command) evidence(ctx context.Context, r client.Reader, pods []corev1.Pod) (view.Evidence, error) {
-	from := view.Evidence{Now: c.now()}
+	from := view.Evidence{Now: c.now(), Room: c.room(ctx, r)}
 	ledgers, readable, err := readableLedgers(ctx, r)
 	if err != nil {
 		return from, err

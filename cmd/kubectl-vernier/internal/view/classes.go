@@ -18,6 +18,7 @@ import (
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/fleet"
 )
 
 // Class is a GPUClass, and how many units of it there are.
@@ -139,6 +140,19 @@ func ClassTable(all []Class) Table {
 		}
 		t.rows = append(t.rows, []string{c.Name, strings.Join(c.Models, ","), number(c.Unit.Core), mem, string(c.Mode), c.Topology,
 			strconv.FormatInt(c.Capacity, 10), granted, strconv.FormatInt(c.Free, 10)})
+	}
+	return t
+}
+
+// RoomTable has a row for each class of which the webhook says how much room there is.
+func RoomTable(rooms []fleet.Room) Table {
+	t := Table{header: []string{"NAME", "FREE", "REASON"}}
+	for _, room := range rooms {
+		free := strconv.Itoa(room.Pods)
+		if room.Pods == fleet.MaxPods {
+			free += " or more"
+		}
+		t.rows = append(t.rows, []string{room.Class, free, room.Why})
 	}
 	return t
 }

@@ -242,6 +242,8 @@ func (f Fitted) outcome() string {
 		return "would wait for its gang: " + f.GangLacking
 	case f.Pods == 1 && f.StartNow == 0:
 		return "would wait: " + f.Lacks
+	case f.Pods == 1 && f.room() == 0:
+		return "fits now"
 	case f.Pods == 1 && f.room() == 1:
 		return "fits now, on 1 node"
 	case f.Pods == 1:
@@ -249,9 +251,9 @@ func (f Fitted) outcome() string {
 	case f.StartNow == 0:
 		return fmt.Sprintf("all of %d pods would wait: %s", f.Pods, f.Lacks)
 	case f.StartNow == f.Pods:
-		return fmt.Sprintf("all of %d pods fit now: %s", f.Pods, f.where())
+		return fmt.Sprintf("all of %d pods fit now%s", f.Pods, f.where())
 	default:
-		return fmt.Sprintf("%d of %d pods fit now: %s; %d would wait: %s", f.StartNow, f.Pods, f.where(), f.Pods-f.StartNow, f.Lacks)
+		return fmt.Sprintf("%d of %d pods fit now%s; %d would wait: %s", f.StartNow, f.Pods, f.where(), f.Pods-f.StartNow, f.Lacks)
 	}
 }
 
@@ -266,10 +268,13 @@ func (f Fitted) where() string {
 		}
 		parts = append(parts, fmt.Sprintf("%d on %s", n.Pods, n.Node))
 	}
-	return strings.Join(parts, ", ")
+	if len(parts) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(parts, ", ")
 }
 
-// room is on how many nodes there is room for the pod.
+// room is on how many nodes there is room for the pod; 0 also where the ledgers were not read.
 func (f Fitted) room() int {
 	room := 0
 	for _, c := range f.Classes {
