@@ -141,7 +141,7 @@ func (e *explainer) dryRun(ctx context.Context, r client.Reader, made []v1alpha1
 		}
 		pod := c.written.DeepCopy()
 		pod.TypeMeta, pod.Name, pod.GenerateName = metav1.TypeMeta{}, "", "fit-" // one of that name may be there
-		rooms, err := create(ctx, api, pod)
+		rooms, err := createDry(ctx, api, pod)
 		if unknown && !apierrors.IsForbidden(err) {
 			c.Verdict, c.Refusals = view.VerdictAdmitted, nil
 		}

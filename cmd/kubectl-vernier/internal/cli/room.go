@@ -28,9 +28,9 @@ func (warnings) HandleWarningHeaderWithContext(ctx context.Context, _ int, _ str
 	}
 }
 
-// create is a dry run of the pod's creation, and what the webhook says of room. Nobody needs more
+// createDry is a dry run of the pod's creation, and what the webhook says of room. Nobody needs more
 // than the right to create pods for that.
-func create(ctx context.Context, api client.Client, pod *corev1.Pod) (rooms []fleet.Room, err error) {
+func createDry(ctx context.Context, api client.Client, pod *corev1.Pod) (rooms []fleet.Room, err error) {
 	var all []string
 	err = api.Create(context.WithValue(ctx, warned{}, &all), pod, client.DryRunAll)
 	for _, text := range all {
@@ -59,7 +59,7 @@ func (c *command) room(ctx context.Context, r client.Reader) func(*corev1.Pod) (
 			return lacks, false
 		}
 		// What keeps a copy away, such as a quota that is used up, does not keep the pod away.
-		rooms, err := create(ctx, api, copyOf(pod, "why-"))
+		rooms, err := createDry(ctx, api, copyOf(pod, "why-"))
 		if err != nil || len(rooms) != 1 {
 			return lacks, false
 		}
@@ -79,7 +79,7 @@ func (c *command) roomOfClasses(ctx context.Context, r client.Reader, why error)
 		return why
 	}
 	one := corev1.ResourceList{namesNone: resource.MustParse("1")}
-	rooms, err := create(ctx, api, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, GenerateName: "classes-"},
+	rooms, err := createDry(ctx, api, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, GenerateName: "classes-"},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "none", Resources: corev1.ResourceRequirements{Limits: one, Requests: one}}}}})
 	if len(rooms) == 0 {
 		return fmt.Errorf("%w\nthe webhook has not named any class either, in answer to a dry run in namespace %s: %w", why, c.ns, err)
