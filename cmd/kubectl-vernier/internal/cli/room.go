@@ -42,7 +42,7 @@ func createDry(ctx context.Context, api client.Client, pod *corev1.Pod) (rooms [
 }
 
 // onlyDevices is what the webhook's answer leaves out.
-const onlyDevices = "The answer is of GPUs alone, for each object by itself: node selectors, taints, CPU and room that is reserved for others were not asked."
+const onlyDevices = "The answer is of GPUs only, and for each object alone: node selectors, taints, CPU and room that is reserved for others were not asked."
 
 // copyOf is a pod like that, to be created in its namespace.
 func copyOf(pod *corev1.Pod, prefix string) *corev1.Pod {

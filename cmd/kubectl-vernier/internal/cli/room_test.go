@@ -55,7 +55,7 @@ func TestRoomByDryRun(t *testing.T) {
 		says       []string
 		errs, left string
 	}{
-		"fits":              {nil, []fleet.Room{{Pods: 2}}, "fit -f testdata/pod.yaml", "", []string{"Pod/small: fits now\n"}, "", "The answer is of GPUs alone"},
+		"fits":              {nil, []fleet.Room{{Pods: 2}}, "fit -f testdata/pod.yaml", "", []string{"Pod/small: fits now\n"}, "", "The answer is of GPUs only"},
 		"would wait":        {nil, []fleet.Room{none}, "fit -f testdata/pod.yaml", "", []string{"Pod/small: would wait: container main needs more\n"}, "1 of 1 pods would wait", "vernier-viewer"},
 		"some fit":          {nil, []fleet.Room{{Pods: 2}}, "fit -f -", asking("Deployment", "a", "replicas: 3, ", "20"), []string{"Deployment/a: 2 of 3 pods fit now; 1 would wait: there is room for no more"}, "1 of 3 pods would wait", ""},
 		"more than counted": {nil, []fleet.Room{{Pods: fleet.MaxPods}}, "fit -f -", asking("Deployment", "a", "replicas: 300, ", "20"), []string{"Deployment/a: all of 300 pods fit now\n"}, "", ""},
