@@ -100,7 +100,7 @@ func BenchmarkDecide(b *testing.B) {
 					b.Fatal(c, err)
 				}
 				l := c.Ledger.DeepCopy()
-				if err := grants.Grant(l, pod.UID, "ns/"+pod.Name, c.Plan); err != nil {
+				if err := grants.Grant(l, pod.UID, "ns/"+pod.Name, c.Plan, time.Time{}); err != nil {
 					b.Fatal(err)
 				}
 				bump(l)

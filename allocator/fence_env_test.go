@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -81,7 +82,7 @@ func TestLateWriteConflicts(t *testing.T) {
 	s.addPod("a", objects.Share(60, 500))
 	s.awaitPlaced("a")
 	plan := placement.Plan{Node: "gpu-1", Grants: []placement.Grant{{Container: "c", UUID: gpu("gpu-1", 0), Core: 10, Mem: 10}}}
-	s.must(grants.Grant(late, "late", "ns/late", plan))
+	s.must(grants.Grant(late, "late", "ns/late", plan, time.Time{}))
 	old := apiserver.Client(t, apiserver.AsServiceAccount(s.cfg, v1alpha1.AllocatorServiceAccount))
 	if err := old.Update(t.Context(), late); !apierrors.IsConflict(err) {
 		t.Errorf("the late write: %v, want a conflict", err)

@@ -223,7 +223,10 @@ func TestReusePassesTheRule(t *testing.T) {
 	for _, d := range s.ledger("gpu-1").Spec.Devices {
 		for _, sl := range d.Slices {
 			if w, ours := want[sl.Ctr]; ours && sl.Pod == p.UID {
-				sl.Pod, sl.Owner, sl.Ctr = types.UID(""), "", ""
+				if sl.Since == nil {
+					t.Errorf("%s has no time of its grant", sl.Ctr)
+				}
+				sl.Pod, sl.Owner, sl.Ctr, sl.Since = types.UID(""), "", "", nil
 				if sl != w {
 					t.Errorf("got %+v, want %+v", sl, w)
 				}

@@ -185,7 +185,7 @@ func TestHalfPlacedGang(t *testing.T) {
 				return placement.Plan{Node: node, Grants: []placement.Grant{{Container: "c", UUID: gpu(node, device), Core: core, Mem: 600}}}
 			}
 			half := s.ledger("n0")
-			s.must(grants.Grant(half, pods[2].UID, "ns/m2", plan("n0", 60, 1)))
+			s.must(grants.Grant(half, pods[2].UID, "ns/m2", plan("n0", 60, 1), time.Time{}))
 			if held {
 				grants.Hold(half, "podgroups.kueue.x-k8s.io/ns/g", s.clock.Now().Add(binding.HoldFor), pods[2].UID)
 			}
@@ -193,7 +193,7 @@ func TestHalfPlacedGang(t *testing.T) {
 			if !fits {
 				full := s.ledger("n1")
 				for d := range 2 {
-					s.must(grants.Grant(full, "other", "ns/other", plan("n1", 100, d)))
+					s.must(grants.Grant(full, "other", "ns/other", plan("n1", 100, d), time.Time{}))
 				}
 				s.put(full)
 			}

@@ -359,7 +359,7 @@ func (w *world) lateHold(n *nodeInTest) {
 	}
 	w.made++
 	pod := types.UID(fmt.Sprintf("late%d", w.made))
-	w.must(grants.Grant(l, pod, late+string(pod), placement.Plan{Grants: []placement.Grant{{Container: "a", UUID: seen.UUID, Core: 1, Mem: 1}}}))
+	w.must(grants.Grant(l, pod, late+string(pod), placement.Plan{Grants: []placement.Grant{{Container: "a", UUID: seen.UUID, Core: 1, Mem: 1}}}, time.Time{}))
 	grants.Hold(l, late+string(pod), w.clock.Now().Add(binding.HoldFor), pod)
 	w.put(l)
 }

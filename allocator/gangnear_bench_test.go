@@ -41,7 +41,7 @@ func BenchmarkGangWaits(b *testing.B) {
 					for d := range 2 {
 						if d == 0 || full && !theirs {
 							if err := grants.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
-								Container: fmt.Sprint("c", d), UUID: fmt.Sprintf("GPU-%s-%d", node.Name, d), Core: 60, Mem: 1}}}); err != nil {
+								Container: fmt.Sprint("c", d), UUID: fmt.Sprintf("GPU-%s-%d", node.Name, d), Core: 60, Mem: 1}}}, time.Time{}); err != nil {
 								b.Fatal(err)
 							}
 						}

@@ -92,6 +92,7 @@ func slicesOf(ledger *v1alpha1.SliceLedger, c container) []runningSlice {
 	for _, d := range ledger.Spec.Devices {
 		for _, s := range d.Slices {
 			if s.Pod == c.pod && s.Ctr == c.name {
+				s.Since = nil // no node reads it
 				held = append(held, runningSlice{d.UUID, s})
 			}
 		}

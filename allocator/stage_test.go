@@ -348,7 +348,7 @@ func (s *stage) grant(node string, pod types.UID, device int, core v1alpha1.Perc
 	s.t.Helper()
 	s.editLedger(node, func(l *v1alpha1.SliceLedger) {
 		s.must(grants.Grant(l, pod, "ns/"+string(pod), placement.Plan{Node: node, Grants: []placement.Grant{
-			{Container: "c", UUID: gpu(node, device), Core: core, Mem: mem, Mode: v1alpha1.ModeLimiter}}}))
+			{Container: "c", UUID: gpu(node, device), Core: core, Mem: mem, Mode: v1alpha1.ModeLimiter}}}, time.Time{}))
 	})
 }
 

@@ -81,10 +81,11 @@ func TestHostileLedgerSpec_WhenLedgerIsFull_UpdatePasses(t *testing.T) {
 	admin := apiserver.Client(t, apiserver.Start(t, apiserver.Options{}))
 	var was []v1alpha1.DeviceLedger
 	var seen []v1alpha1.DeviceStatus
+	since := metav1.Now()
 	for i := range v1alpha1.MaxDevices {
 		d := v1alpha1.DeviceLedger{UUID: fmt.Sprintf("GPU-%02d-0000-0000-0000-000000000000", i), Core: v1alpha1.WholeGPU, Mem: 1000}
 		for j := range v1alpha1.MaxSlicesPerDevice {
-			d.Slices = append(d.Slices, v1alpha1.Slice{Pod: types.UID(fmt.Sprint(i, j)), Owner: "ns/pod", Ctr: "main", Mem: 3})
+			d.Slices = append(d.Slices, v1alpha1.Slice{Pod: types.UID(fmt.Sprint(i, j)), Owner: "ns/pod", Ctr: "main", Mem: 3, Since: &since})
 		}
 		was = append(was, d)
 		// In another order, so that all are looked for.

@@ -37,7 +37,7 @@ func (b *Binder) Reserve(ctx context.Context, owner string, members []*Pending, 
 		ledger := on[0].Ledger.DeepCopy()
 		var pods []types.UID
 		for _, c := range on {
-			if err := grants.Grant(ledger, c.Pod.UID, podstate.KeyOf(c.Pod).String(), c.Plan); err != nil {
+			if err := grants.Grant(ledger, c.Pod.UID, podstate.KeyOf(c.Pod).String(), c.Plan, b.Clock.Now()); err != nil {
 				return err
 			}
 			pods = append(pods, c.Pod.UID)

@@ -52,6 +52,9 @@ func TestReserve(t *testing.T) {
 				if grants.Placement(l, m.Pod.UID) == nil {
 					t.Errorf("%s has no slices on %s", m.Pod.Name, m.Node)
 				}
+				if since := l.Spec.Devices[0].Slices[0].Since; since == nil || !since.Time.Equal(f.clock.Now()) {
+					t.Errorf("on %s granted at %v, want %v", m.Node, since, f.clock.Now())
+				}
 				hold := grants.Held(l)[m.Pod.UID]
 				if (hold != nil) != tt.want {
 					t.Errorf("%s held: %v, want %v", m.Pod.Name, hold, tt.want)

@@ -69,7 +69,7 @@ func (r *Round) Grant(c *Assignment) (*Pending, error) {
 		d.alone = true
 	}
 	next := d.ledger.DeepCopy()
-	if err := grants.Grant(next, c.Pod.UID, podstate.KeyOf(c.Pod).String(), c.Plan); err != nil {
+	if err := grants.Grant(next, c.Pod.UID, podstate.KeyOf(c.Pod).String(), c.Plan, r.b.Clock.Now()); err != nil {
 		return nil, err
 	}
 	if !r.b.Cache.Index.Draft(d.known, next) {

@@ -46,13 +46,14 @@ func TestRules(t *testing.T) {
 		s.Mode, s.MIG = v1alpha1.ModeMIG, &v1alpha1.MIGPlace{Profile: 19, Start: start, Size: size}
 		return s
 	}
-	// Every field that a rule reads: what they cost at most is within the budget.
+	// Every field that a rule reads, and the time: what they cost at most is within the budget.
+	since := metav1.Now()
 	many := make([]v1alpha1.DeviceLedger, v1alpha1.MaxDevices+1)
 	for i := range many {
 		many[i] = device(fmt.Sprintf("GPU-%02d-0000-0000-0000-000000000000", i))
 		for j := range v1alpha1.MaxSlicesPerDevice {
 			s := mode(reuse(slice(1, 3), 1, 1), v1alpha1.ModeMPS)
-			s.Pod = types.UID(fmt.Sprintf("00000000-0000-4000-8000-%06d%06d", i, j))
+			s.Pod, s.Since = types.UID(fmt.Sprintf("00000000-0000-4000-8000-%06d%06d", i, j)), &since
 			many[i].Slices = append(many[i].Slices, s)
 		}
 	}

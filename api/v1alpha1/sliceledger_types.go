@@ -217,6 +217,11 @@ type Slice struct {
 	// MIG is the instance that the slice has to itself, in mode mig only.
 	// +optional
 	MIG *MIGPlace `json:"mig,omitempty"`
+	// Since is when the slice was granted on this device, or held there for a gang. It is
+	// absent where nobody knows: in slices that were lost and put back, or are older than
+	// the field.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
 }
 
 // EffectiveMode is the slice's mode, with the default applied.

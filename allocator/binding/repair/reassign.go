@@ -64,7 +64,7 @@ func (r *Reconciler) reassign(ctx context.Context, node string) error {
 		if !fits {
 			continue
 		}
-		if err := grants.Grant(without, uid, podstate.KeyOf(pod).String(), plan); err != nil {
+		if err := grants.Regrant(without, ledger, uid, podstate.KeyOf(pod).String(), plan, keep, r.Clock.Now()); err != nil {
 			return err
 		}
 		ledger = without

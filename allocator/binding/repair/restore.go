@@ -41,7 +41,7 @@ func (r *Reconciler) restore(ctx context.Context, node string) error {
 		}
 	}
 	for _, pod := range unrestorable {
-		if now, fits := missing.Moved(pod, ledger, r.Classes); fits && news(pod, now) {
+		if now, fits := missing.Moved(pod, ledger, r.Classes, r.Clock.Now()); fits && news(pod, now) {
 			ledger, moved = now, append(moved, pod)
 			continue
 		}

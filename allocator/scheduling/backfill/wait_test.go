@@ -47,7 +47,7 @@ func newLedger(devices int) *v1alpha1.SliceLedger {
 // grant gives the pod a plan, in use on the node.
 func grant(t testing.TB, l *v1alpha1.SliceLedger, pod types.UID, given ...placement.Grant) {
 	t.Helper()
-	if err := grants.Grant(l, pod, "ns/"+string(pod), placement.Plan{Node: l.Name, Grants: given}); err != nil {
+	if err := grants.Grant(l, pod, "ns/"+string(pod), placement.Plan{Node: l.Name, Grants: given}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, g := range given {

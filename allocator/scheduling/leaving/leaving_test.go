@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -53,7 +54,7 @@ func place(l *v1alpha1.SliceLedger, uid types.UID, d *placement.Demand) bool {
 	if !ok {
 		return false
 	}
-	if err := grants.Grant(l, uid, "ns/"+string(uid), plan); err != nil {
+	if err := grants.Grant(l, uid, "ns/"+string(uid), plan, time.Time{}); err != nil {
 		panic(err)
 	}
 	for _, g := range plan.Grants {

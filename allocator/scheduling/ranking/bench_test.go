@@ -241,7 +241,7 @@ func (l *busy) place(a *Ask) string {
 	uid := types.UID(fmt.Sprintf("5d0ac0f5-5a6e-4b60-9a7e-%012d", l.version))
 	known := l.index.Behind(room)
 	ledger := known.DeepCopy()
-	if err := grants.Grant(ledger, uid, "namespace/pod", *chosen); err != nil {
+	if err := grants.Grant(ledger, uid, "namespace/pod", *chosen, time.Time{}); err != nil {
 		l.b.Fatal(err)
 	}
 	l.pods = append(l.pods, running{uid, chosen.Node, a})

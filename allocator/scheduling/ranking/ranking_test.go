@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -170,7 +171,7 @@ func (c *cluster) event(i int) string {
 			uid := types.UID(fmt.Sprint("p", i))
 			c.asked[uid] = a
 			l = c.ledgers[plan.Node].DeepCopy()
-			if err := grants.Grant(l, uid, "ns/p", plan); err != nil {
+			if err := grants.Grant(l, uid, "ns/p", plan, time.Time{}); err != nil {
 				c.t.Fatal(err)
 			}
 			h := c.hosts[l.Name]

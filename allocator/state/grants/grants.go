@@ -11,8 +11,10 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
@@ -20,9 +22,14 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// Grant writes the plan's slices for the pod into the spec. A device that had no
-// slices is entered with the capacity that the status shows.
-func Grant(ledger *v1alpha1.SliceLedger, pod types.UID, owner string, plan placement.Plan) error {
+// Grant writes the plan's slices for the pod into the spec, as granted at that time, to the
+// second; zero is not known. A device that had no slices is entered with the capacity that
+// the status shows.
+func Grant(ledger *v1alpha1.SliceLedger, pod types.UID, owner string, plan placement.Plan, at time.Time) error {
+	var since *metav1.Time
+	if !at.IsZero() {
+		since = &metav1.Time{Time: at.Truncate(time.Second)}
+	}
 	for _, g := range plan.Grants {
 		device, err := entry(ledger, g.UUID)
 		if err != nil {
@@ -30,7 +37,7 @@ func Grant(ledger *v1alpha1.SliceLedger, pod types.UID, owner string, plan place
 		}
 		s := v1alpha1.Slice{
 			Pod: pod, Owner: owner, Ctr: g.Container,
-			Core: g.Core, Mem: g.Mem, ReuseCore: g.ReuseCore, ReuseMem: g.ReuseMem,
+			Core: g.Core, Mem: g.Mem, ReuseCore: g.ReuseCore, ReuseMem: g.ReuseMem, Since: since,
 		}
 		if g.Mode != v1alpha1.ModeLimiter {
 			s.Mode = g.Mode
@@ -39,6 +46,46 @@ func Grant(ledger *v1alpha1.SliceLedger, pod types.UID, owner string, plan place
 			s.MIG = &g.MIG
 		}
 		device.Slices = append(device.Slices, s)
+	}
+	return nil
+}
+
+// Regrant is Grant for a pod that had slices before, or has lost them. One that stays on its
+// device keeps its time. A lost one of a container in keep has none: its pod may have had the device
+// for long. Any other begins at that time.
+func Regrant(ledger, before *v1alpha1.SliceLedger, pod types.UID, owner string, plan placement.Plan, keep map[string][]placement.Has, at time.Time) error {
+	if err := Grant(ledger, pod, owner, plan, at); err != nil {
+		return err
+	}
+	for i := range ledger.Spec.Devices {
+		d := &ledger.Spec.Devices[i]
+		for j := range d.Slices {
+			s := &d.Slices[j]
+			if s.Pod != pod {
+				continue
+			}
+			if was := sliceOn(before, d.UUID, pod, s.Ctr); was != nil {
+				s.Since = was.Since
+			} else if keep[s.Ctr] != nil {
+				s.Since = nil
+			}
+		}
+	}
+	return nil
+}
+
+// sliceOn is the container's slice of the device, nil without one.
+func sliceOn(ledger *v1alpha1.SliceLedger, uuid string, pod types.UID, ctr string) *v1alpha1.Slice {
+	for i := range ledger.Spec.Devices {
+		d := &ledger.Spec.Devices[i]
+		if d.UUID != uuid {
+			continue
+		}
+		for j := range d.Slices {
+			if s := &d.Slices[j]; s.Pod == pod && s.Ctr == ctr {
+				return s
+			}
+		}
 	}
 	return nil
 }
@@ -218,6 +265,17 @@ func Serves(ledger *v1alpha1.SliceLedger, pod types.UID, shares map[string]v1alp
 		}
 	}
 	return len(shares) > 0
+}
+
+// Left is the ledger before with the slices alone that after does not have.
+func Left(before, after *v1alpha1.SliceLedger) *v1alpha1.SliceLedger {
+	left := *before
+	left.Spec.Devices = slices.Clone(before.Spec.Devices)
+	for i := range left.Spec.Devices {
+		d := &left.Spec.Devices[i]
+		d.Slices = slices.DeleteFunc(slices.Clone(d.Slices), func(s v1alpha1.Slice) bool { return sliceOn(after, d.UUID, s.Pod, s.Ctr) != nil })
+	}
+	return &left
 }
 
 // Without is the ledger when the pods have gone: without their slices, granted and used. It shares

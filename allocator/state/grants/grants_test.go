@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,7 +30,7 @@ func ledger() *v1alpha1.SliceLedger {
 
 func mustGrant(t *testing.T, l *v1alpha1.SliceLedger, pod types.UID, p placement.Plan) {
 	t.Helper()
-	if err := Grant(l, pod, "ns/"+string(pod), p); err != nil {
+	if err := Grant(l, pod, "ns/"+string(pod), p, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -76,7 +77,7 @@ func TestCapacityIsTakenWithTheFirstGrant(t *testing.T) {
 	if got := l.Spec.Devices[0].Mem; got != 900 {
 		t.Errorf("capacity %d, want the node's 900", got)
 	}
-	if err := Grant(l, "d", "ns/d", plan(placement.Grant{UUID: "GPU-9"})); err == nil {
+	if err := Grant(l, "d", "ns/d", plan(placement.Grant{UUID: "GPU-9"}), time.Time{}); err == nil {
 		t.Error("a device that the node does not have took a slice")
 	}
 }
@@ -175,5 +176,71 @@ func TestGone(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("before %+v, after %+v: %s", before, after, diff)
 		}
+	}
+}
+
+// A slice has the time of its grant, and keeps it as long as it stays on its device.
+func TestSince(t *testing.T) {
+	l, first, second := ledger(), time.Unix(1000, 7), time.Unix(2000, 0)
+	on := func(x, y string) placement.Plan {
+		return plan(placement.Grant{Container: "x", UUID: x, Core: 10, Mem: 100}, placement.Grant{Container: "y", UUID: y, Core: 10, Mem: 100})
+	}
+	since := func(l *v1alpha1.SliceLedger) (text string) {
+		for _, d := range l.Spec.Devices {
+			for _, s := range d.Slices {
+				text += fmt.Sprintf("%s %s ", s.Ctr, d.UUID)
+				if s.Since == nil {
+					text += "nil; "
+				} else {
+					text += fmt.Sprintf("%d; ", s.Since.UnixNano()/1e6)
+				}
+			}
+		}
+		return text
+	}
+	if err := Grant(l, "a", "ns/a", on("GPU-0", "GPU-0"), first); err != nil {
+		t.Fatal(err)
+	}
+	if got := since(l); got != "x GPU-0 1000000; y GPU-0 1000000; " {
+		t.Errorf("granted: %s", got)
+	}
+	for name, tt := range map[string]struct {
+		before *v1alpha1.SliceLedger
+		keep   map[string][]placement.Has
+		want   string
+	}{
+		"one moves":                     {l, nil, "x GPU-0 1000000; y GPU-1 2000000; "},
+		"one was lost and one moves":    {ledger(), map[string][]placement.Has{"x": {{UUID: "GPU-0"}}}, "x GPU-0 nil; y GPU-1 2000000; "},
+		"one is where it was all along": {l, map[string][]placement.Has{"y": {{UUID: "GPU-1"}}}, "x GPU-0 1000000; y GPU-1 nil; "},
+	} {
+		now := ledger()
+		if err := Regrant(now, tt.before, "a", "ns/a", on("GPU-0", "GPU-1"), tt.keep, second); err != nil {
+			t.Fatal(err)
+		}
+		if got := since(now); got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
+// Left is what the ledger before has of a device and the one after does not, of any container.
+func TestLeft(t *testing.T) {
+	before, after := ledger(), ledger()
+	g := func(ctr, uuid string) placement.Grant {
+		return placement.Grant{Container: ctr, UUID: uuid, Core: 10, Mem: 100}
+	}
+	mustGrant(t, before, "a", plan(g("x", "GPU-0"), g("y", "GPU-0")))
+	mustGrant(t, before, "b", plan(g("x", "GPU-1")))
+	mustGrant(t, before, "c", plan(g("x", "GPU-0"), g("x", "GPU-1")))
+	mustGrant(t, after, "a", plan(g("x", "GPU-0"), g("y", "GPU-1"), g("z", "GPU-0")))
+	mustGrant(t, after, "b", plan(g("x", "GPU-1")))
+	left := ledger()
+	mustGrant(t, left, "a", plan(g("y", "GPU-0")))
+	mustGrant(t, left, "c", plan(g("x", "GPU-0"), g("x", "GPU-1")))
+	if diff := cmp.Diff(left.Spec, Left(before, after).Spec); diff != "" {
+		t.Error(diff)
+	}
+	if n := len(before.Spec.Devices[0].Slices); n != 3 {
+		t.Errorf("the ledger before has %d slices of GPU-0, want its 3", n)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -30,7 +31,7 @@ func grant(t *testing.T, l *v1alpha1.SliceLedger, pod types.UID, g placement.Gra
 	t.Helper()
 	l = l.DeepCopy()
 	g.Container = "c"
-	if err := grants.Grant(l, pod, "ns/"+string(pod), placement.Plan{Node: l.Name, Grants: []placement.Grant{g}}); err != nil {
+	if err := grants.Grant(l, pod, "ns/"+string(pod), placement.Plan{Node: l.Name, Grants: []placement.Grant{g}}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	v, _ := strconv.Atoi(l.ResourceVersion)

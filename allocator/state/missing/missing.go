@@ -8,6 +8,7 @@ package missing
 import (
 	"maps"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,7 +28,7 @@ func Possible(pod *corev1.Pod, ledger *v1alpha1.SliceLedger, known *classes.Set)
 	if _, fits := InPlace(pod, ledger); fits {
 		return true
 	}
-	_, fits := Moved(pod, ledger, known)
+	_, fits := Moved(pod, ledger, known, time.Time{})
 	return fits
 }
 
@@ -42,18 +43,18 @@ func InPlace(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedg
 	now := ledger.DeepCopy()
 	grants.Release(now, func(uid types.UID) bool { return uid == pod.UID })
 	plan, fits := placement.Rebook(demand, index.Unfiltered(now), devices)
-	if !fits || grants.Grant(now, pod.UID, podstate.KeyOf(pod).String(), plan) != nil {
+	if !fits || grants.Regrant(now, ledger, pod.UID, podstate.KeyOf(pod).String(), plan, devices, time.Time{}) != nil {
 		return nil, false
 	}
 	return now, true
 }
 
 // Moved is the ledger with the pod's slices where they belong but for those on a
-// device that the node has no more. Their containers get others, if none of them runs. It is
-// false when there are none for them, or there is no need, or a class of theirs is not known.
+// device that the node has no more. Their containers get others, if none of them runs, as
+// granted at that time. It is false when there are none for them, or there is no need, or a class of theirs is not known.
 // Nothing of the kind is started before the ledger says that the device is back, as when slices
 // are reassigned.
-func Moved(pod *corev1.Pod, ledger *v1alpha1.SliceLedger, known *classes.Set) (*v1alpha1.SliceLedger, bool) {
+func Moved(pod *corev1.Pod, ledger *v1alpha1.SliceLedger, known *classes.Set, at time.Time) (*v1alpha1.SliceLedger, bool) {
 	demand, err := placement.GrantedDemand(podrequest.Of(pod))
 	keep := devicesOf(pod, ledger)
 	if err != nil || keep == nil {
@@ -81,7 +82,7 @@ func Moved(pod *corev1.Pod, ledger *v1alpha1.SliceLedger, known *classes.Set) (*
 	now := ledger.DeepCopy()
 	grants.Release(now, func(uid types.UID) bool { return uid == pod.UID })
 	plan, fits := placement.Refit(demand, besides(keep, pod, now), keep)
-	if !fits || grants.Grant(now, pod.UID, podstate.KeyOf(pod).String(), plan) != nil {
+	if !fits || grants.Regrant(now, ledger, pod.UID, podstate.KeyOf(pod).String(), plan, keep, at) != nil {
 		return nil, false
 	}
 	return now, true

@@ -4,6 +4,7 @@ package missing
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -130,7 +131,7 @@ func TestInPlace(t *testing.T) {
 // moved is Moved where these classes are known.
 func moved(known *classes.Set) func(*corev1.Pod, *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
 	return func(p *corev1.Pod, l *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
-		return Moved(p, l, known)
+		return Moved(p, l, known, time.Unix(1000, 0))
 	}
 }
 
@@ -256,4 +257,53 @@ func TestMovedWithinASet(t *testing.T) {
 	check(t, moved(nil), near("numa:required", "0,2", "1"), map[string]string{"a": fourth, "b": second})
 	check(t, moved(nil), near("numa:required", "0,1", "2"), nil)
 	check(t, moved(nil), near("numa", "0,1", "2"), map[string]string{"a": fourth, "b": second})
+}
+
+// What goes back where it was keeps the time of its grant; of what was lost nobody knows it, and
+// what moves begins then.
+func TestSince(t *testing.T) {
+	at := &metav1.Time{Time: time.Unix(500, 0)}
+	grant := func(on on) edit {
+		return func(l *v1alpha1.SliceLedger, p *corev1.Pod) {
+			objects.Grant(l, p, on)
+			for i := range l.Spec.Devices {
+				for j := range l.Spec.Devices[i].Slices {
+					l.Spec.Devices[i].Slices[j].Since = at
+				}
+			}
+		}
+	}
+	for name, tt := range map[string]struct {
+		f    func(*corev1.Pod, *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool)
+		edit []edit
+		want map[string]int64
+	}{
+		"lost":                      {InPlace, nil, map[string]int64{"a": 0, "b": 0}},
+		"the half of it lost":       {InPlace, []edit{grant(on{"b": 1})}, map[string]int64{"a": 0, "b": 500}},
+		"it runs elsewhere":         {InPlace, []edit{grant(on{"a": 1, "b": 1}), func(l *v1alpha1.SliceLedger, p *corev1.Pod) { use(l, p, "a", first) }}, map[string]int64{"a": 0, "b": 500}},
+		"lost and a device is gone": {moved(nil), []edit{func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { lose(l) }}, map[string]int64{"a": 1000, "b": 0}},
+		"a device is gone":          {moved(nil), []edit{grant(on{"a": 0, "b": 1}), func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { lose(l) }}, map[string]int64{"a": 1000, "b": 500}},
+	} {
+		l := objects.ReadyLedger("n")
+		p := objects.Place(objects.Halves("p", "a", "b"), l, on{"a": 0, "b": 1})
+		for _, edit := range tt.edit {
+			edit(l, p)
+		}
+		now, fits := tt.f(p, l)
+		if !fits {
+			t.Errorf("%s: no room", name)
+			continue
+		}
+		got := map[string]int64{}
+		for _, d := range now.Spec.Devices {
+			for _, s := range d.Slices {
+				if got[s.Ctr] = 0; s.Since != nil {
+					got[s.Ctr] = s.Since.Unix()
+				}
+			}
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s: since, -want +got:\n%s", name, diff)
+		}
+	}
 }
