@@ -268,7 +268,7 @@ func TestUnschedulable_WhenPinned_IsGivenUp(t *testing.T) {
 		t.Fatalf("given up before the time: %q", got)
 	}
 	s.pass(time.Second)
-	if got := s.newEvents(); len(got) != 2 || !strings.Contains(got[0], "free what it lacks") || !strings.Contains(got[1], "controller creates it again") {
+	if got := s.newEvents(); len(got) != 3 || !strings.Contains(got[0], "free what it lacks") || !strings.Contains(got[1], "controller creates it again") || !strings.Contains(got[2], "had slices from") {
 		t.Errorf("%q", got)
 	}
 	if n := measured(t, "pin_refusals_total") - counted; n != 2 {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -59,6 +60,12 @@ func TestFlow(t *testing.T) {
 		t.Error("Invariant 1: the slices were given back before the node said so")
 	}
 	s.release("gpu-1", b.UID)
+	had := "container train: GPU 0 (" + first.Containers["train"].Devices[0].UUID + "), 40 % compute and 500 MiB, limiter"
+	s.await("the event of what a pod had that is gone", func(ctx context.Context) (bool, error) {
+		list := &corev1.EventList{}
+		err := s.List(ctx, list, client.InNamespace("ns"), client.MatchingFields{"involvedObject.uid": string(b.UID), "reason": notify.ReasonReleased})
+		return len(list.Items) == 1 && strings.HasSuffix(list.Items[0].Message, had), err
+	})
 	d := s.awaitPlaced("d").Containers["train"].Devices[0].UUID
 	s.awaitPlaced("after")
 	// Who was told that a pod waits is told that it no longer does, and nobody else.

@@ -13,6 +13,7 @@ import (
 
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/refusal"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -24,12 +25,27 @@ func (b *Binder) Release(ctx context.Context, known *v1alpha1.SliceLedger, drop 
 	if !grants.Release(ledger, drop) {
 		return nil
 	}
-	if err := b.Write(ctx, ledger); err != nil {
+	if err := b.Replace(ctx, known, ledger); err != nil {
 		return err
 	}
 	released := len(grants.Pods(known)) - len(grants.Pods(ledger))
 	releases.Add(float64(released))
 	b.Log.V(1).Info("Released pods", "node", ledger.Name, "pods", released)
+	return nil
+}
+
+// Replace is Write of a ledger in place of the one that is known. It sends the pods what slices of
+// it they had that they no longer have. One at its gate, or of a gang whose slices were held, had
+// none to use.
+func (b *Binder) Replace(ctx context.Context, known, ledger *v1alpha1.SliceLedger) error {
+	if err := b.Write(ctx, ledger); err != nil {
+		return err
+	}
+	held := grants.Held(known)
+	b.Notify.Released(grants.Without(grants.Left(known, ledger), func(uid types.UID) bool {
+		pod := b.Cache.PodOf(uid)
+		return held[uid] != nil || pod != nil && podstate.Gated(pod)
+	}))
 	return nil
 }
 

@@ -53,7 +53,7 @@ func selected(all []corev1.Event, which fields.Selector) []corev1.Event {
 		if source == "" {
 			source = all[i].ReportingController
 		}
-		if which.Matches(fields.Set{"source": source, "involvedObject.kind": all[i].InvolvedObject.Kind, "reason": all[i].Reason, "type": all[i].Type}) {
+		if which.Matches(fields.Set{"source": source, "involvedObject.kind": all[i].InvolvedObject.Kind, "involvedObject.name": all[i].InvolvedObject.Name, "reason": all[i].Reason, "type": all[i].Type}) {
 			found = append(found, all[i])
 		}
 	}

@@ -49,7 +49,7 @@ func TestRefusedPodWithoutController(t *testing.T) {
 	f.want("bound since", true, true, 0)
 	f.status(true, refused)
 	f.check(0)
-	f.want("at its time", true, false, 1)
+	f.want("at its time", true, false, 2)
 	f.check(RefusedHold)
 	f.want("long after", true, false, 0)
 }
@@ -86,7 +86,7 @@ func TestUnclaimed(t *testing.T) {
 		f.check(RefusedHold - RefusedGrace - time.Second)
 		f.want(name+", before its time", true, true, 0)
 		f.check(time.Second)
-		if sent := f.newEvents(); len(sent) == 0 || !strings.Contains(sent[0], "the scheduler has not bound it") {
+		if sent := f.newEvents(); len(sent) == 0 || !strings.Contains(sent[len(sent)-1], "the scheduler has not bound it") {
 			t.Errorf("%s: events %q", name, sent)
 		}
 		f.want(name+", at its time", has.pod, !has.pod, 0)

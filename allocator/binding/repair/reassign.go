@@ -77,7 +77,7 @@ func (r *Reconciler) reassign(ctx context.Context, node string) error {
 	if len(notes) == 0 {
 		return nil
 	}
-	if err := r.Binder.Write(ctx, ledger); err != nil {
+	if err := r.Binder.Replace(ctx, known, ledger); err != nil {
 		return err
 	}
 	for pod, note := range notes {

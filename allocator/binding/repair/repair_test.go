@@ -54,7 +54,8 @@ func TestTakenBack(t *testing.T) {
 	add("held", nil)
 	add("bound", func(p *corev1.Pod) { bound(p, l, on{"c": 1}) })
 	l.Status.Released = []types.UID{"released", "released-before"}
-	grants.Hold(l, "a", start, "late")
+	objects.Grant(l, objects.Halves("late-and-gone", "c"), on{"c": 0})
+	grants.Hold(l, "a", start, "late", "late-and-gone")
 	grants.Hold(l, "b", start.Add(10*time.Second), "held")
 	objects.Grant(l, objects.Halves("unknown", "c"), on{"c": 0})
 
@@ -64,6 +65,10 @@ func TestTakenBack(t *testing.T) {
 	left := slices.Sorted(maps.Keys(grants.Pods(f.ledger())))
 	if want := []types.UID{"bound", "held", "unknown", "waits"}; !slices.Equal(left, want) || f.specs != 1 {
 		t.Errorf("%v have slices after %d writes, want %v after 1", left, f.specs, want)
+	}
+	// Neither who is at our gate nor who was held a slice has had one.
+	if _, others := f.newEvents(); others != 3 {
+		t.Errorf("%d events, want those of released, deleted and elsewhere", others)
 	}
 	if again := f.work.Later[queue.Item{Node: "n"}]; again != 10*time.Second {
 		t.Errorf("looked at again in %v, want when the next hold ends", again)
@@ -129,6 +134,8 @@ func TestReassign(t *testing.T) {
 			l := objects.ReadyLedger("n")
 			p := failing(bound(objects.Halves("p", "a", "b"), l, on{"a": 0, "b": 1}))
 			objects.Grant(l, p, on{"a": 0, "b": 1})
+			granted := &metav1.Time{Time: start.Add(-time.Hour)}
+			l.Spec.Devices[0].Slices[0].Since, l.Spec.Devices[1].Slices[0].Since = granted, granted
 			if tt.fail(l); tt.edit != nil {
 				tt.edit(p, l)
 			}
@@ -138,8 +145,32 @@ func TestReassign(t *testing.T) {
 				t.Errorf("a has %s and b %s, want %s and %s", a, b, tt.a, second)
 			}
 			moved := tt.a != first
-			if _, others := f.newEvents(); (others == 1) != moved || (f.specs == 1) != moved {
+			if _, others := f.newEvents(); (others == 2) != moved || (f.specs == 1) != moved {
 				t.Errorf("moved: %v, with %d events and %d writes", moved, others, f.specs)
+			}
+			if !moved {
+				return
+			}
+			// It leaves what a had, and begins there; b has been where it is.
+			device := "GPU 0 (" + first + ")"
+			if tt.name == "gone" {
+				device = first
+			}
+			if said, want := <-f.recorder.Events, "Normal VernierReleased had slices from 1969-12-31T23:16:40Z to 1970-01-01T00:16:40Z on node n; container a: "+
+				device+", 50 % compute and 500 MiB, limiter"; said != want {
+				t.Errorf("sent %q, want %q", said, want)
+			}
+			if said := <-f.recorder.Events; !strings.Contains(said, notify.ReasonMoved) {
+				t.Errorf("then sent %q", said)
+			}
+			since := map[string]int64{}
+			for _, d := range f.ledger().Spec.Devices {
+				for _, s := range d.Slices {
+					since[s.Ctr] = s.Since.Unix()
+				}
+			}
+			if since["a"] != start.Unix() || since["b"] != granted.Unix() {
+				t.Errorf("granted at %v, moved at %v: since %v", granted.Unix(), start.Unix(), since)
 			}
 		})
 	}
@@ -192,10 +223,11 @@ func TestReassignFollowsCPUs(t *testing.T) {
 			}
 			moved := tt.at != first
 			_, others := f.newEvents()
-			if (others == 1) != moved || (f.specs == 1) != moved {
+			if (others == 2) != moved || (f.specs == 1) != moved {
 				t.Errorf("moved: %v, with %d events and %d writes", moved, others, f.specs)
 			}
 			if others > 0 {
+				<-f.recorder.Events // what it had
 				if said := <-f.recorder.Events; !strings.Contains(said, "CPUs of NUMA node 1 of node n, which its GPUs were not of: moved; now") {
 					t.Error(said)
 				}
@@ -305,7 +337,7 @@ func TestRestore(t *testing.T) {
 			objects.Grant(l, p, on{"a": 1})
 			running(p, l, "a", first)
 			return []*corev1.Pod{p}
-		}, map[string]string{"p": first}, 0},
+		}, map[string]string{"p": first}, 1},
 		{"one that was granted less, and cannot start", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
 			p := failing(bound(objects.Halves("p", "a"), l, on{"a": 0}))
 			objects.Grant(l, p, on{"a": 0})

@@ -51,7 +51,7 @@ func (r *Reconciler) restore(ctx context.Context, node string) error {
 	if ledger == known {
 		return nil
 	}
-	if err := r.Binder.Write(ctx, ledger); err != nil {
+	if err := r.Binder.Replace(ctx, known, ledger); err != nil {
 		return err
 	}
 	for _, pod := range moved {

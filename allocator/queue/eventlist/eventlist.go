@@ -43,6 +43,7 @@ const (
 const (
 	FieldSource = "source"
 	FieldKind   = "involvedObject.kind"
+	FieldName   = "involvedObject.name"
 	FieldReason = "reason"
 	FieldType   = "type"
 )
@@ -53,9 +54,9 @@ const (
 // An event that is kept is about an object of its own namespace. It has its last time in
 // LastTimestamp and how often it came in Count. Its author chooses the times: one that is later
 // than now counts as the time when the API server got the event.
-func Read(ctx context.Context, api rest.Interface, namespace string, which fields.Set, now time.Time) (events []corev1.Event, more bool, err error) {
+func Read(ctx context.Context, api rest.Interface, namespace string, which fields.Selector, now time.Time) (events []corev1.Event, more bool, err error) {
 	l := &list{now: now, in: io.LimitedReader{N: MaxBytes}}
-	options := metav1.ListOptions{FieldSelector: which.AsSelector().String(), Limit: pageSize}
+	options := metav1.ListOptions{FieldSelector: which.String(), Limit: pageSize}
 	for {
 		body, err := api.Get().NamespaceIfScoped(namespace, namespace != "").Resource("events").
 			VersionedParams(&options, scheme.ParameterCodec).

@@ -26,7 +26,7 @@ import (
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-var allocators = fields.Set{FieldSource: "vernier-allocator", FieldKind: "Pod"}
+var allocators = fields.Set{FieldSource: "vernier-allocator", FieldKind: "Pod"}.AsSelector()
 
 // pages is an API server that has n events, each made as it is read. asked are the requests, and
 // sent is how much was read of the answers.

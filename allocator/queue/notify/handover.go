@@ -46,8 +46,10 @@ func (n *Notifier) Handover(ctx context.Context, api rest.Interface) {
 	n.EndHandover(events)
 }
 
-// OnPods are the allocators' events on pods.
-var OnPods = fields.Set{eventlist.FieldSource: Component, eventlist.FieldKind: "Pod"}
+// OnPods are the allocators' events on pods, but for those of slices that pods no longer have.
+// These say nothing of what a pod waits for, and there is one for each pod that ends.
+var OnPods = fields.AndSelectors(fields.SelectorFromSet(fields.Set{eventlist.FieldSource: Component, eventlist.FieldKind: "Pod"}),
+	fields.OneTermNotEqualSelector(eventlist.FieldReason, ReasonReleased))
 
 // EndHandover keeps the last message of each pod, if it was that it waits. That room is kept for
 // it says so too, and not why.

@@ -21,12 +21,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/queue/eventlist"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/cause"
@@ -53,6 +55,7 @@ const (
 	ReasonReserved     = view.ReasonReserved
 	ReasonUnreserved   = view.ReasonUnreserved
 	ReasonPreempted    = view.ReasonPreempted
+	ReasonReleased     = view.ReasonReleased
 	// ReasonBudgetsUnread is of a pod of a namespace with too many PodDisruptionBudgets.
 	ReasonBudgetsUnread = "VernierBudgetsUnread"
 )
@@ -211,21 +214,62 @@ func eventName(pod *corev1.Pod, change string) string {
 	return name + sum
 }
 
+// Released sends each pod of the ledger that it had these slices until now. It is for accounts of
+// who had which GPU: nothing here reads it.
+func (n *Notifier) Released(left *v1alpha1.SliceLedger) {
+	until := n.Clock.Now()
+	for uid, owner := range grants.Pods(left) {
+		namespace, name, _ := strings.Cut(owner, "/")
+		n.Emit(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid}},
+			corev1.EventTypeNormal, ReasonReleased, had(left, uid, until))
+	}
+}
+
+// had is the pod's slices in the ledger as text, by the time from which it had them.
+func had(ledger *v1alpha1.SliceLedger, pod types.UID, until time.Time) string {
+	during := map[string][]string{}
+	for i := range ledger.Spec.Devices {
+		d := &ledger.Spec.Devices[i]
+		for j := range d.Slices {
+			s := &d.Slices[j]
+			if s.Pod != pod {
+				continue
+			}
+			of := "until " + timeText(until)
+			if s.Since != nil {
+				of = "from " + timeText(s.Since.Time) + " to " + timeText(until)
+			}
+			during[of] = append(during[of], part(ledger, s.Ctr, d.UUID, s.Core, s.Mem, s.EffectiveMode()))
+		}
+	}
+	var all []string
+	for _, of := range slices.Sorted(maps.Keys(during)) {
+		all = append(all, fmt.Sprintf("%s on node %s; %s", of, ledger.Name, strings.Join(during[of], "; ")))
+	}
+	return "had slices " + strings.Join(all, "; ")
+}
+
+func timeText(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
 // Describe is a placement on the ledger's node as text.
 func Describe(p *v1alpha1.Placement, ledger *v1alpha1.SliceLedger) string {
-	index := map[string]int32{}
-	for _, d := range ledger.Status.Devices {
-		index[d.UUID] = d.Index
-	}
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(p.Containers)) {
 		for _, d := range p.Containers[name].Devices {
-			parts = append(parts, fmt.Sprintf("container %s: GPU %d (%s), %s, %s",
-				name, index[d.UUID], d.UUID, v1alpha1.AmountsText(d.Core, d.MemMiB), p.Containers[name].Mode))
+			parts = append(parts, part(ledger, name, d.UUID, d.Core, d.MemMiB, p.Containers[name].Mode))
 		}
 	}
 	if p.Topology != "" {
 		parts = append(parts, "topology "+string(p.Topology))
 	}
 	return fmt.Sprintf("on node %s; %s", p.Node, strings.Join(parts, "; "))
+}
+
+// part is a container's part of a device as text. One that the node no longer has has no index.
+func part(ledger *v1alpha1.SliceLedger, ctr, uuid string, core v1alpha1.Percent, mem v1alpha1.MiB, mode v1alpha1.Mode) string {
+	gpu := uuid
+	if i := slices.IndexFunc(ledger.Status.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == uuid }); i >= 0 {
+		gpu = fmt.Sprintf("GPU %d (%s)", ledger.Status.Devices[i].Index, uuid)
+	}
+	return fmt.Sprintf("container %s: %s, %s, %s", ctr, gpu, v1alpha1.AmountsText(core, mem), mode)
 }

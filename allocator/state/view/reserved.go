@@ -15,12 +15,14 @@ import (
 )
 
 // Reasons of the events by which the allocator that leads says what it keeps for a pod, and who
-// leaves. Others know it by these alone.
+// leaves or has left. Others know it by these alone.
 const (
 	ReasonPreempting = "VernierPreempting"
 	ReasonReserved   = "VernierReserved"
 	ReasonUnreserved = "VernierUnreserved"
 	ReasonPreempted  = "Preempted"
+	// ReasonReleased is of slices that a pod no longer has.
+	ReasonReleased = "VernierReleased"
 )
 
 // Reserved is the room on GPUs that is kept for a pod: where, who has to leave, and until when.

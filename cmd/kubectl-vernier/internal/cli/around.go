@@ -69,7 +69,7 @@ func (c *command) around(ctx context.Context, r client.Reader, pods []corev1.Pod
 		}
 		if name := cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName); view.Untouched(pod) && !schedulers[name] {
 			schedulers[name] = true
-			said, err := c.events(ctx, c.ns, fields.Set{eventlist.FieldSource: name, eventlist.FieldKind: "Pod"})
+			said, err := c.events(ctx, c.ns, fields.Set{eventlist.FieldSource: name, eventlist.FieldKind: "Pod"}.AsSelector())
 			if err != nil {
 				return err
 			}
@@ -83,7 +83,7 @@ func (c *command) around(ctx context.Context, r client.Reader, pods []corev1.Pod
 		}
 	}
 	if len(into.Claims) > 0 {
-		into.Claiming, err = c.events(ctx, c.ns, fields.Set{eventlist.FieldKind: "PersistentVolumeClaim"})
+		into.Claiming, err = c.events(ctx, c.ns, fields.Set{eventlist.FieldKind: "PersistentVolumeClaim"}.AsSelector())
 	}
 	return err
 }

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/queue/eventlist"
+	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -87,11 +88,11 @@ func unbound(ctx context.Context, c client.Reader, namespace string) ([]corev1.P
 
 // verdicts lists the allocator's events on pods, likewise.
 func (c *command) verdicts(ctx context.Context, namespace string) ([]corev1.Event, error) {
-	return c.events(ctx, namespace, fields.Set{eventlist.FieldSource: eventSource, eventlist.FieldKind: "Pod"})
+	return c.events(ctx, namespace, notify.OnPods)
 }
 
 // events lists those events of a namespace, or of all if it is empty.
-func (c *command) events(ctx context.Context, namespace string, which fields.Set) ([]corev1.Event, error) {
+func (c *command) events(ctx context.Context, namespace string, which fields.Selector) ([]corev1.Event, error) {
 	api, err := c.clientset()
 	if err != nil {
 		return nil, err

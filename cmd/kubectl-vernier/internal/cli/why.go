@@ -111,7 +111,7 @@ func (c *command) why(ctx context.Context, r client.Reader, of string) error {
 
 // whyGone says what the allocator's events say of a pod that is gone.
 func (c *command) whyGone(ctx context.Context, ns, name string) error {
-	events, err := c.verdicts(ctx, ns)
+	events, err := c.events(ctx, ns, fields.Set{eventlist.FieldSource: eventSource, eventlist.FieldKind: "Pod", eventlist.FieldName: name}.AsSelector())
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func (c *command) evidence(ctx context.Context, r client.Reader, pods []corev1.P
 		return from, err
 	}
 	if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName != "" && p.Status.Phase == corev1.PodPending }) {
-		from.Kubelet, err = c.events(ctx, c.ns, fields.Set{eventlist.FieldSource: "kubelet", eventlist.FieldKind: "Pod", eventlist.FieldType: corev1.EventTypeWarning})
+		from.Kubelet, err = c.events(ctx, c.ns, fields.Set{eventlist.FieldSource: "kubelet", eventlist.FieldKind: "Pod", eventlist.FieldType: corev1.EventTypeWarning}.AsSelector())
 	}
 	if err != nil {
 		return from, err

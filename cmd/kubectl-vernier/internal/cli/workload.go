@@ -65,7 +65,7 @@ func (c *command) findWorkload(ctx context.Context, r client.Reader, name string
 			w.pods = append(w.pods, pod)
 		}
 	}
-	failures, err := c.events(ctx, ns, fields.Set{eventlist.FieldReason: "FailedCreate"})
+	failures, err := c.events(ctx, ns, fields.Set{eventlist.FieldReason: "FailedCreate"}.AsSelector())
 	if err != nil {
 		return nil, err
 	}
