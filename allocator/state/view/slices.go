@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -50,6 +51,8 @@ type Slice struct {
 	// InForce is what a drifted slice's container runs with.
 	InForce *v1alpha1.Amounts `json:"inForce,omitempty"`
 	State   string            `json:"state"`
+	// Since is when the ledger granted it; absent where that is not known.
+	Since *metav1.Time `json:"since,omitempty"`
 }
 
 // Slices lists the slices of all ledgers that belong to a namespace, or to any
@@ -100,7 +103,7 @@ func SlicesOf(l *v1alpha1.SliceLedger) []Slice {
 				Namespace: namespace, Pod: pod, PodUID: s.Pod, Container: s.Ctr,
 				Node: l.Name, GPU: index[d.UUID], UUID: d.UUID,
 				Core: s.Core, Mem: s.Mem, ReuseCore: s.ReuseCore, ReuseMem: s.ReuseMem,
-				Mode: s.EffectiveMode(), State: StateGranted,
+				Mode: s.EffectiveMode(), State: StateGranted, Since: s.Since,
 			}
 			st, ok := attached[key{s.Pod, s.Ctr, d.UUID}]
 			switch {

@@ -363,7 +363,7 @@ func (c *command) nodeSection(nodes []model.Node) section {
 }
 
 func (c *command) sliceSection(slices []model.Slice) section {
-	return section{"SLICES " + c.where(), view.SliceTable(slices, c.output.wide()), "No slices " + c.where() + "."}
+	return section{"SLICES " + c.where(), view.SliceTable(slices, c.now(), c.output.wide()), "No slices " + c.where() + "."}
 }
 
 func (c *command) waitingSection(pods []model.WaitingPod) section {

@@ -26,14 +26,14 @@ const (
 // fixture is a cluster of two nodes with a slice in every state, a device with
 // an error, one that vanished, and pods that wait for each kind of reason.
 func fixture() []client.Object {
-	numa := int32(1)
+	numa, since := int32(1), metav1.NewTime(now.Add(-2*time.Hour))
 	return []client.Object{
 		&v1alpha1.SliceLedger{
 			ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"},
 			Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{
 				{UUID: gpuA, Core: 100, Mem: 81920, Slices: []v1alpha1.Slice{
-					{Pod: "uid-train", Owner: "team-a/train", Ctr: "prepare", Core: 30, Mem: 20480, ReuseCore: 30, ReuseMem: 10240},
-					{Pod: "uid-train", Owner: "team-a/train", Ctr: "main", Core: 30, Mem: 10240},
+					{Pod: "uid-train", Owner: "team-a/train", Ctr: "prepare", Core: 30, Mem: 20480, ReuseCore: 30, ReuseMem: 10240, Since: &since},
+					{Pod: "uid-train", Owner: "team-a/train", Ctr: "main", Core: 30, Mem: 10240, Since: &since},
 					{Pod: "uid-gone", Owner: "team-b/gone", Ctr: "main", Core: 0, Mem: 1},
 				}},
 				{UUID: gpuC, Core: 100, Mem: 15360, Slices: []v1alpha1.Slice{

@@ -60,6 +60,8 @@ func TestWhyOfReservedRoom(t *testing.T) {
 		because(event("room", "big", 15*time.Second, eventSource, "ends pods of lower priority: "+where+", about 40s"), model.ReasonPreempting),
 		because(event("room", "queued", 15*time.Second, eventSource, where), model.ReasonReserved),
 		because(event("room", "evicted", 15*time.Second, eventSource, "evicted from node gpu-7: its slices go to pod team-a/big, which has a higher priority (10)"), model.ReasonPreempted),
+		// What they had says nothing of why they wait or end.
+		because(event("zz", "big", 0, eventSource, "had slices"), model.ReasonReleased), because(event("zz", "evicted", 0, eventSource, "had slices"), model.ReasonReleased),
 	)
 	for of, want := range map[string]string{
 		"why big -n team-a": "Pod team-a/big: it waits for a place: no node has a GPU that takes slices\nThe allocator's last event, 5s ago: needs 100 % compute\n" +
@@ -85,6 +87,7 @@ func TestWhyOfReservedRoom(t *testing.T) {
 // Of a pod that is gone its events say what became of it, until they expire.
 func TestWhyOfPodsThatAreGone(t *testing.T) {
 	const where = "evicted from node gpu-7: its slices go to pod team-a/big, which has a higher priority (10)"
+	const had = "had slices from 2026-03-01T10:00:00Z to 2026-03-01T11:59:58Z on node gpu-7; container main: GPU 0 (GPU-a), 10 MiB, limiter"
 	helps := "\nPreempted: " + cause.Preempted.Remedy() + ".\n"
 	other := because(event("room", "again", 2*time.Hour, eventSource, where), model.ReasonPreempted)
 	other.InvolvedObject.UID = "uid-earlier"
@@ -95,11 +98,16 @@ func TestWhyOfPodsThatAreGone(t *testing.T) {
 		event("waits", "impatient", time.Minute, eventSource, "needs 100 % compute"),
 		event("foreign", "foreign", time.Minute, "somebody", "evicted"),
 		other, event("waits", "again", time.Minute, eventSource, "needs 7 % compute"),
+		because(event("had", "experiment", 2*time.Second, eventSource, had), model.ReasonReleased),
+		event("waits", "ended", 2*time.Hour, eventSource, "needs 100 % compute"), because(event("had", "ended", time.Minute, eventSource, had), model.ReasonReleased),
+		because(event("had", "followed", 2*time.Minute, eventSource, had), model.ReasonReleased), event("later", "followed", time.Minute, eventSource, "something else"),
 	)
 	for of, want := range map[string]string{
-		"experiment":     "Pod team-a/experiment: it is gone: it was " + where + helps,
-		"pod experiment": "Pod team-a/experiment: it is gone: it was " + where + helps,
-		"pod/experiment": "Pod team-a/experiment: it is gone: it was " + where + helps,
+		"experiment":     "Pod team-a/experiment: it is gone: it was " + where + "; it " + had + helps,
+		"pod experiment": "Pod team-a/experiment: it is gone: it was " + where + "; it " + had + helps,
+		"pod/experiment": "Pod team-a/experiment: it is gone: it was " + where + "; it " + had + helps,
+		"ended":          "Pod team-a/ended: it is gone\nThe allocator's last event, 60s ago: " + had + "\n",
+		"followed":       "Pod team-a/followed: it is gone; it " + had + "\nThe allocator's last event, 60s ago: something else\n",
 		"impatient":      "Pod team-a/impatient: it is gone\nThe allocator's last event, 60s ago: needs 100 % compute\n",
 		"again":          "Pod team-a/again: it is gone\nThe allocator's last event, 60s ago: needs 7 % compute\n",
 	} {

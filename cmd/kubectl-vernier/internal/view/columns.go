@@ -103,16 +103,19 @@ func DeviceBars(devices []model.Device) Table {
 }
 
 // SliceTable shows slices.
-func SliceTable(all []model.Slice, wide bool) Table {
-	t := Table{header: []string{"NAMESPACE", "POD", "CONTAINER", "NODE/GPU", "CORE(%)", "MEM(MiB)", "GUARANTEE", "STATE",
+func SliceTable(all []model.Slice, now time.Time, wide bool) Table {
+	t := Table{header: []string{"NAMESPACE", "POD", "CONTAINER", "NODE/GPU", "CORE(%)", "MEM(MiB)", "GUARANTEE", "STATE", "AGE",
 		"MODE", "UUID", "POD-UID", "REUSE-CORE(%)", "REUSE-MEM(MiB)", "NOTE"}}
 	for _, s := range all {
-		guarantee := string(s.MemoryGuarantee)
+		guarantee, age := string(s.MemoryGuarantee), ""
 		if s.ComputeGuarantee != s.MemoryGuarantee {
 			guarantee = shown(guarantee) + "/" + shown(string(s.ComputeGuarantee))
 		}
+		if s.Since != nil {
+			age = duration.HumanDuration(now.Sub(s.Since.Time))
+		}
 		t.rows = append(t.rows, []string{
-			s.Namespace, s.Pod, s.Container, s.Node + "/" + cmp.Or(index(s.GPU), shortUUID(s.UUID)), number(s.Core), number(s.Mem), guarantee, s.State,
+			s.Namespace, s.Pod, s.Container, s.Node + "/" + cmp.Or(index(s.GPU), shortUUID(s.UUID)), number(s.Core), number(s.Mem), guarantee, s.State, age,
 			string(s.Mode), s.UUID, string(s.PodUID), number(s.ReuseCore), number(s.ReuseMem), s.Note,
 		})
 	}

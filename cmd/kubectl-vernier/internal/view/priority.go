@@ -3,6 +3,7 @@
 package view
 
 import (
+	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,26 +45,35 @@ func scopedTo(q *corev1.ResourceQuota, class string) bool {
 }
 
 // Gone is a pod that is gone, and the last event of the allocator that names it, or that of its eviction;
-// false without one. Of several pods of the name it is the one of the last event.
+// false without one. The state has which slices it had. Of several pods of the name it is the one of the last event.
 func Gone(namespace, name string, events []corev1.Event) (Reasoned, bool) {
-	var last *corev1.Event
-	for i := range events {
-		if e := &events[i]; e.InvolvedObject.Name == name && (last == nil || last.LastTimestamp.Before(&e.LastTimestamp)) {
-			last = e
-		}
-	}
+	last := latest(events, func(e *corev1.Event) bool { return e.InvolvedObject.Name == name })
 	if last == nil {
 		return Reasoned{}, false
 	}
-	if i := slices.IndexFunc(events, func(e corev1.Event) bool {
-		return e.InvolvedObject.UID == last.InvolvedObject.UID && e.Reason == model.ReasonPreempted
-	}); i >= 0 {
-		last = &events[i]
+	its := func(reason string) *corev1.Event {
+		return latest(events, func(e *corev1.Event) bool {
+			return e.InvolvedObject.UID == last.InvolvedObject.UID && e.Reason == reason
+		})
 	}
+	shown := cmp.Or(its(model.ReasonPreempted), last)
 	r := Reasoned{State: "it is gone", Classes: []NodeClass{}, WaitingPod: model.WaitingPod{Namespace: namespace, Pod: name,
-		PodUID: last.InvolvedObject.UID, Needs: []model.Need{}, Reason: model.ReasonOf(last)}}
+		PodUID: last.InvolvedObject.UID, Needs: []model.Need{}, Reason: model.ReasonOf(shown)}}
 	if r.evicted() {
-		r.Cause, r.State = cause.Preempted, r.State+": it was "+last.Message
+		r.Cause, r.State = cause.Preempted, r.State+": it was "+shown.Message
+	}
+	if released := its(model.ReasonReleased); released != nil && released != shown {
+		r.State += "; it " + released.Message
 	}
 	return r, true
+}
+
+// latest is the event that was last of these, nil for none.
+func latest(events []corev1.Event, of func(*corev1.Event) bool) (last *corev1.Event) {
+	for i := range events {
+		if e := &events[i]; of(e) && (last == nil || last.LastTimestamp.Before(&e.LastTimestamp)) {
+			last = e
+		}
+	}
+	return last
 }

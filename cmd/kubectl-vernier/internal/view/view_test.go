@@ -65,7 +65,7 @@ func TestSliceTable(t *testing.T) {
 		"gpu-1/GPU-aaaa ":            {UUID: "GPU-aaaa-0001"},
 	} {
 		s.Node = "gpu-1"
-		if row := SliceTable([]model.Slice{s}, false).rows[0]; row[3]+" "+row[6] != want {
+		if row := SliceTable([]model.Slice{s}, time.Time{}, false).rows[0]; row[3]+" "+row[6] != want {
 			t.Errorf("%q, want %q", row, want)
 		}
 	}
