@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -91,6 +92,8 @@ type Fleet struct {
 	Clock clock.PassiveClock
 	// looking is held by the one look for room that is under way.
 	looking sync.Mutex
+	// synced is set once Follow is under way.
+	synced atomic.Pointer[cache.InformerSynced]
 }
 
 // Size is the most that any node has now.
@@ -192,12 +195,17 @@ func (f *Fleet) Follow(ctx context.Context, from ctrlcache.Cache) error {
 	if err != nil {
 		return fmt.Errorf("following the ledgers: %w", err)
 	}
-	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { f.see(obj) },
 		UpdateFunc: func(_, obj any) { f.see(obj) },
 		DeleteFunc: f.forget,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	synced := cache.InformerSynced(handler.HasSynced)
+	f.synced.Store(&synced)
+	return nil
 }
 
 func (f *Fleet) see(obj any) {

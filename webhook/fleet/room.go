@@ -62,8 +62,8 @@ func (r Room) String() string {
 // warning is what the warnings about room begin with.
 const warning = "vernier.dev: "
 
-// NotLooked is the warning where the look for another pod is under way.
-const NotLooked = warning + "room was not looked for, since others ask at this moment: try again"
+// NotLooked is the warning where the ledgers are not read yet, or the look for another pod is under way.
+const NotLooked = warning + "room was not looked for now: try again"
 
 var room = regexp.MustCompile(`(?s)^` + regexp.QuoteMeta(warning) + `room now for (no|[0-9]{1,3})(?: or more)? (?:pods? like this one|units of GPUClass ([^ :]+))(?:: ([A-Za-z]+): (.*))?$`)
 
@@ -77,9 +77,10 @@ func ParseRoom(text string) (Room, bool) {
 	return Room{Class: m[2], Pods: pods, Cause: cause.Cause(m[3]), Why: m[4]}, (err != nil) == (m[3] != "")
 }
 
-// RoomFor is the room for pods of the demand; false while it is looked for another.
+// RoomFor is the room for pods of the demand; false before the ledgers are read, and while room is looked for
+// another.
 func (f *Fleet) RoomFor(demand *placement.Demand) (Room, bool) {
-	if !f.looking.TryLock() {
+	if !f.begin() {
 		return Room{}, false
 	}
 	defer f.looking.Unlock()
@@ -87,9 +88,9 @@ func (f *Fleet) RoomFor(demand *placement.Demand) (Room, bool) {
 	return f.roomFor(demand, rooms, withheld), true
 }
 
-// RoomOfClasses is the room for one unit of each class, by name; false while it is looked for another.
+// RoomOfClasses is the room for one unit of each class, by name; false as in RoomFor.
 func (f *Fleet) RoomOfClasses(known *classes.Set) ([]Room, bool) {
-	if !f.looking.TryLock() {
+	if !f.begin() {
 		return nil, false
 	}
 	defer f.looking.Unlock()
@@ -111,6 +112,12 @@ func (f *Fleet) RoomOfClasses(known *classes.Set) ([]Room, bool) {
 	}
 	slices.SortFunc(all, func(a, b Room) int { return strings.Compare(a.Class, b.Class) })
 	return all, true
+}
+
+// begin reports whether a look begins. It ends with the unlocking of looking.
+func (f *Fleet) begin() bool {
+	synced := f.synced.Load()
+	return synced != nil && (*synced)() && f.looking.TryLock()
 }
 
 // rooms are those of the nodes that take slices, by name. The ledgers are those of nodes that take none, or

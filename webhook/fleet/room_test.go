@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/cause"
@@ -29,8 +30,15 @@ func demand(t testing.TB, shares ...api.Share) *placement.Demand {
 	return must.Get(placement.DemandOf(r, nil))(t)
 }
 
+// read marks all ledgers as read.
+func read(f *Fleet) {
+	synced := cache.InformerSynced(func() bool { return true })
+	f.synced.Store(&synced)
+}
+
 // ready are so many nodes that take slices.
 func ready(t testing.TB, f *Fleet, nodes int) {
+	read(f)
 	for i := range nodes {
 		f.see(slim(t, objects.ReadyLedger(fmt.Sprintf("n%d", i))))
 	}
@@ -51,6 +59,10 @@ func TestRoomFor(t *testing.T) {
 			t.Errorf("%s: %q is read as %+v", what, got, back)
 		}
 	}
+	if got, looked := f.RoomFor(third); looked {
+		t.Errorf("before the ledgers are read: %+v", got)
+	}
+	read(&f)
 	expect("no node", third, Room{Cause: cause.NoGPU}, "no node has a GPU")
 	ready(t, &f, 2)
 	gpus := len(objects.ReadyLedger("n0").Status.Devices)

@@ -104,10 +104,10 @@ func TestRoom(t *testing.T) {
 	for name, tt := range map[string]struct{ annotations, spec, want string }{
 		"ours": {`"vernier.dev/mode":"limiter","vernier.dev/policy":"spread","vernier.dev/topology":"numa","vernier.dev/gpu-model":"!A100"`,
 			`"initContainers":[{"name":"i","resources":{"limits":{"vernier.dev/gpu-core":"10"}}},{"name":"s","restartPolicy":"Always","resources":{"limits":{"vernier.dev/gpu-core":"10"}}}],` +
-				`"containers":[{"name":"a","resources":{"limits":{"vernier.dev/gpu-core":"150","vernier.dev/gpu":"2"}}},{"name":"b"}]`, "no pods like this one: NoGPU: "},
-		"a dialect":                 {``, `"containers":[{"name":"a","resources":{"limits":{"nvidia.com/gpu":"1","nvidia.com/gpumem":"3000"}}}]`, "no pods like this one: NoGPU: "},
-		"a class":                   {``, `"containers":[{"name":"a","resources":{"limits":{"vernier.dev/gpu-gold":"2"}}}]`, "no pods like this one: NoGPU: "},
-		"a class that there is not": {``, `"containers":[{"name":"a","resources":{"limits":{"vernier.dev/gpu-glod":"2"}}}]`, "no units of GPUClass gold: NoGPU: "},
+				`"containers":[{"name":"a","resources":{"limits":{"vernier.dev/gpu-core":"150","vernier.dev/gpu":"2"}}},{"name":"b"}]`, fleet.NotLooked},
+		"a dialect":                 {``, `"containers":[{"name":"a","resources":{"limits":{"nvidia.com/gpu":"1","nvidia.com/gpumem":"3000"}}}]`, fleet.NotLooked},
+		"a class":                   {``, `"containers":[{"name":"a","resources":{"limits":{"vernier.dev/gpu-gold":"2"}}}]`, fleet.NotLooked},
+		"a class that there is not": {``, `"containers":[{"name":"a","resources":{"limits":{"vernier.dev/gpu-glod":"2"}}}]`, fleet.NotLooked},
 		"another mistake":           {``, `"containers":[{"name":"a","resources":{"limits":{"vernier.dev/gpu-core":"101"}}}]`, ""},
 		"no share":                  {`"vernier.dev/mode":"limiter"`, `"containers":[{"name":"a"}]`, ""},
 	} {

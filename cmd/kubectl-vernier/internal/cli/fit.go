@@ -147,8 +147,8 @@ func (e *explainer) dryRun(ctx context.Context, r client.Reader, made []v1alpha1
 		}
 		switch {
 		case err == nil:
-			if c.dry = pod; len(rooms) == 1 {
-				c.room = &rooms[0]
+			if c.dry = pod; len(rooms) > 0 { // another webhook may have ours called again
+				c.room = &rooms[len(rooms)-1]
 			}
 		case apierrors.IsForbidden(err) && strings.Contains(err.Error(), `cannot create resource "pods"`):
 			forbidden[pod.Namespace] = true

@@ -60,10 +60,11 @@ func (c *command) room(ctx context.Context, r client.Reader) func(*corev1.Pod) (
 		}
 		// What keeps a copy away, such as a quota that is used up, does not keep the pod away.
 		rooms, err := createDry(ctx, api, copyOf(pod, "why-"))
-		if err != nil || len(rooms) != 1 {
+		if err != nil || len(rooms) == 0 {
 			return lacks, false
 		}
-		return waiting.Verdict{Cause: rooms[0].Cause, Text: rooms[0].Why}, true
+		last := rooms[len(rooms)-1]
+		return waiting.Verdict{Cause: last.Cause, Text: last.Why}, true
 	}
 }
 
