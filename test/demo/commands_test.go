@@ -33,6 +33,7 @@ var commands = map[string]struct{ args, prints string }{
 	"quota":      {namespace + " --gpus 2.5 --dry-run=server", "resourcequota/vernier-gpus created (server dry run)"},
 	"slices":     {"-n " + namespace, "train main " + node + "/… attached"},
 	"top":        {"-n " + namespace, "train main " + node + " 6144/40656"},
+	"uninstall":  {"--wait", "Namespace/vernier-system deleted (dry run)"},
 	"uncordon":   {node + "/0", "gpu/" + node + "/0 uncordoned"},
 	"waiting":    {"-n " + namespace, "No pods wait for a slice"},
 	"why":        {"train -n " + namespace, "Pod " + namespace + "/train: it does not wait for Vernier:"},

@@ -46,8 +46,8 @@ func TestInstalled(t *testing.T) {
 		t.Fatalf("README.md: no \"Quick start\" that installs by %q", system.InstallCommand)
 	}
 	remove := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(regexp.MustCompile(`(?s)## Remove it\n.*?\n## `).FindString(string(readme)), -1)
-	if len(remove) != 3 {
-		t.Fatalf("README.md: %d blocks of commands in \"Remove it\", want 3", len(remove))
+	if len(remove) != 1 {
+		t.Fatalf("README.md: %d blocks of commands in \"Remove it\", want 1", len(remove))
 	}
 
 	sys, err = system.Up(t.Context(), system.Options{

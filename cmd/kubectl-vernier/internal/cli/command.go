@@ -2,8 +2,8 @@
 
 // Package cli owns the command line of `kubectl vernier`: flags, what is read
 // from the API server, and how it is printed. The contents of the tables are package
-// view's. It writes a device's cordon, evicts pods and writes quotas where a verb says so (cordon,
-// uncordon, drain, quota), and everything else only reads. It never writes a grant.
+// view's. Some verbs write: cordon and uncordon a
+// ledger, drain and quota, and uninstall, which takes Vernier off. Everything else only reads. It never writes a grant.
 package cli
 
 import (
@@ -133,6 +133,7 @@ container) or none (no quota was asked for).`
 		c.cordonCommand(),
 		c.uncordonCommand(),
 		c.drainCommand(),
+		c.uninstallCommand(),
 	)
 	return root
 }

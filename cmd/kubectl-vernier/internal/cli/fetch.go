@@ -13,7 +13,9 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
@@ -36,7 +38,8 @@ func newClient(cfg *rest.Config) (client.Client, error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for kind := range scheme.AllKnownTypes() {
 		scope := meta.RESTScopeNamespace // of what is read
-		if slices.Contains([]string{"SliceLedger", "GPUClass", "Node", "PersistentVolume", "StorageClass", "SelfSubjectReview", "ValidatingAdmissionPolicy"}, kind.Kind) {
+		if slices.Contains([]string{"SliceLedger", "GPUClass", "Node", "Namespace", "PersistentVolume", "StorageClass", "SelfSubjectReview", "ClusterRole", "ClusterRoleBinding",
+			"CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}, kind.Kind) {
 			scope = meta.RESTScopeRoot
 		}
 		mapper.Add(kind, scope)
@@ -50,7 +53,8 @@ func newClient(cfg *rest.Config) (client.Client, error) {
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	return scheme, errors.Join(corev1.AddToScheme(scheme), policyv1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme),
-		appsv1.AddToScheme(scheme), storagev1.AddToScheme(scheme), admissionregistrationv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
+		appsv1.AddToScheme(scheme), storagev1.AddToScheme(scheme), admissionregistrationv1.AddToScheme(scheme), rbacv1.AddToScheme(scheme),
+		apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
 }
 
 // gpuClasses lists the classes; none where the user may not read them, and where there is no
