@@ -47,6 +47,17 @@ func TestDemo(t *testing.T) {
 	examples := must.Get(os.ReadDir(filepath.Join(root, "docs/examples")))(t)
 	index := must.Get(os.ReadFile(filepath.Join(root, "docs/examples/README.md")))(t)
 	pages := must.Get(docs.Commands(root))(t)
+	tasks := must.Get(filepath.Glob(filepath.Join(root, "docs/tasks/*.md")))(t)
+	for _, path := range tasks {
+		page := filepath.Join("docs/tasks", filepath.Base(path))
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			for _, b := range pages {
+				if b.Page == page && b.Session {
+					session(t, sys, b)
+				}
+			}
+		})
+	}
 	for _, example := range examples {
 		if !example.IsDir() {
 			continue
