@@ -2,8 +2,8 @@
 
 // Package cli owns the command line of `kubectl vernier`: flags, what is read
 // from the API server, and how it is printed. The contents of the tables are package
-// view's. Some verbs write: cordon and uncordon a
-// ledger, drain and quota, and uninstall, which takes Vernier off. Everything else only reads. It never writes a grant.
+// view's. Some verbs write: cordon, uncordon, drain, quota and uninstall. Everything else only
+// reads. It never writes a grant.
 package cli
 
 import (

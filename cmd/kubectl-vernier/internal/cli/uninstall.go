@@ -111,7 +111,8 @@ func (u *uninstaller) until(ctx context.Context, what string, is func() (bool, e
 	}
 }
 
-// unused refuses, or waits, while a ledger has slices.
+// unused refuses, or waits, while pods have slices. Those of pods that are gone hold up nobody: where Vernier is
+// broken, nobody takes them out of the ledgers.
 func (u *uninstaller) unused(ctx context.Context, api client.Client) error {
 	var owners []string
 	look := func() (bool, error) {
@@ -121,13 +122,21 @@ func (u *uninstaller) unused(ctx context.Context, api client.Client) error {
 		} else if err != nil {
 			return false, explain(err, "sliceledgers."+v1alpha1.Group, "")
 		}
-		pods := map[string]bool{}
+		pods, err := podsIn(ctx, api, "")
+		if err != nil {
+			return false, err
+		}
+		have := map[types.UID]string{}
 		for i := range all.Items {
-			for _, owner := range grants.Pods(&all.Items[i]) {
-				pods[owner] = true
+			maps.Copy(have, grants.Pods(&all.Items[i]))
+		}
+		owners = nil
+		for i := range pods {
+			if owner, has := have[pods[i].UID]; has && !podstate.Terminal(&pods[i]) {
+				owners = append(owners, owner)
 			}
 		}
-		owners = slices.Sorted(maps.Keys(pods))
+		slices.Sort(owners)
 		return len(owners) == 0, nil
 	}
 	none, err := look()

@@ -161,14 +161,21 @@ func TestUninstall(t *testing.T) {
 
 // While slices are in use it refuses and changes nothing; gates that policies still hold are tried again.
 func TestUninstall_Refuses(t *testing.T) {
-	busy := fakeClient(t, append(installed(), &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}, Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{
-		{UUID: gpuA, Slices: []v1alpha1.Slice{{Pod: "uid", Owner: "team-a/train", Ctr: "main"}}}}}})...)
+	train := gated("team-a", "train", 0, "")
+	train.Spec.SchedulingGates, train.Spec.NodeName = nil, "gpu-1"
+	ledger := &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}, Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{
+		{UUID: gpuA, Slices: []v1alpha1.Slice{{Pod: train.UID, Owner: "team-a/train", Ctr: "main"}, {Pod: "gone", Owner: "team-a/gone", Ctr: "main"}}}}}}
+	busy := fakeClient(t, append(installed(), train, ledger)...)
 	before := present(t, busy)
 	if _, _, err := run(t, busy, "uninstall --yes"); err == nil || !strings.Contains(err.Error(), "1 pods have slices: team-a/train") || !slices.Equal(present(t, busy), before) {
 		t.Errorf("in use: %v", err)
 	}
 	if _, _, err := run(t, busy, "uninstall --yes --wait --timeout 1ms"); err == nil || !strings.Contains(err.Error(), "after 1ms: 1 pods have slices: team-a/train. Run it again") {
 		t.Errorf("waits: %v", err)
+	}
+	must.Do(t, busy.Delete(t.Context(), train))
+	if out, _, err := run(t, busy, "uninstall"); err != nil {
+		t.Errorf("with slices of a pod that is gone: %v\n%s", err, out)
 	}
 	held := 1
 	c := interceptor.NewClient(fakeClient(t, installed()...), interceptor.Funcs{
