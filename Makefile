@@ -246,6 +246,10 @@ generate: ## CRD and deepcopy from api/, plain manifests from the chart, the tab
 WORDS := allocator api cmd deploy nri-plugin vgpu-limiter webhook
 VALE  := CGO_CFLAGS="-O0 -w" CGO_CXXFLAGS="-O0 -w" go tool -n -modfile=test/words/tool/go.mod vale
 
+.PHONY: words
+words: ## the words of hand-written pages beside their budgets, and their prose
+	@VALE=$$($(VALE)) go run ./test/words pages
+
 .PHONY: lint
 lint: deps ## gofmt, go.mod, go vet, staticcheck, shellcheck, the words of comments and messages, generated code current
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run: gofmt -w on the files above"; exit 1; }

@@ -3,7 +3,8 @@
 // Command words checks with vale what the Go files below some folders say to a reader: the
 // comments of exported names, and all string literals of several words, which are the messages
 // of errors, events and logs. The rules are in styles. It checks calls of loggers as well, and exits
-// with 1 if there are findings.
+// with 1 if there are findings. With "pages" in place of folders it checks hand-written pages by the
+// same rules, and exits with 1 also where they have more words than the file budgets allows.
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -24,6 +26,13 @@ import (
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == "pages" {
+		if err := checkPages(os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "words:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	var all []line
 	var logs []string
 	for _, root := range os.Args[1:] {
@@ -192,17 +201,23 @@ func check(lines []line) (findings []string, err error) {
 	for _, l := range lines {
 		fmt.Fprintln(&text, l.text)
 	}
-	vale := exec.Command(os.Getenv("VALE"), "--config=test/words/vale.ini", "--no-global", "--output=line", "--ext=.md")
-	vale.Stdin, vale.Stderr = &text, os.Stderr
-	out, err := vale.Output()
+	out, err := vale(&text, "--ext=.md")
 	for scan := bufio.NewScanner(bytes.NewReader(out)); scan.Scan(); {
 		if found := alert.FindStringSubmatch(scan.Text()); found != nil {
 			n, _ := strconv.Atoi(found[1])
 			findings = append(findings, lines[n-1].at+": "+found[2])
 		}
 	}
-	if len(findings) > 0 && errors.As(err, new(*exec.ExitError)) {
+	return findings, err
+}
+
+// vale returns its findings, a line each. With findings it exits with 1, which is no error.
+func vale(in io.Reader, args ...string) ([]byte, error) {
+	run := exec.Command(os.Getenv("VALE"), append([]string{"--config=test/words/vale.ini", "--no-global", "--output=line"}, args...)...)
+	run.Stdin, run.Stderr = in, os.Stderr
+	out, err := run.Output()
+	if len(out) > 0 && errors.As(err, new(*exec.ExitError)) {
 		err = nil
 	}
-	return findings, err
+	return out, err
 }
