@@ -235,11 +235,12 @@ demo: ## see it work: no GPU and no cluster needed (KEEP=1 leaves it up, GPU=rea
 	@test/demo/run.sh
 
 .PHONY: generate
-generate: ## CRD and deepcopy from api/, plain manifests from the chart, the tables of docs/reference
+generate: ## CRD and deepcopy from api/, plain manifests from the chart, the tables of docs/reference, the pictures
 	go tool controller-gen object paths=./api/...
 	go tool controller-gen crd paths=./api/... output:crd:dir=deploy/chart/files/crds
 	deploy/render.sh deploy/manifests
 	CGO_ENABLED=0 go run ./docs/reference/gen docs/troubleshooting.md docs/reference/*.md
+	docs/pictures/render docs/pictures
 
 # The folders whose comments and messages follow the rules in test/words/styles. Vale's parsers
 # of programming languages, which are C, are not used: they are compiled without optimization.
@@ -256,7 +257,7 @@ lint: deps ## gofmt, go.mod, go vet, staticcheck, shellcheck, the words of comme
 	@go mod tidy -diff || { echo "run: go mod tidy"; exit 1; }
 	$(CGO) go vet -tags $(TAGS) ./...
 	$(CGO) go tool staticcheck -tags $(TAGS) ./...
-	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/clients/unpack test/cgroup2/unpack test/arm64/unpack test/e2e/upgrade/before test/flaky/gotest test/gpu/cluster/pod-run
+	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/clients/unpack test/cgroup2/unpack test/arm64/unpack test/e2e/upgrade/before test/flaky/gotest test/gpu/cluster/pod-run docs/pictures/render
 	@deploy/tools/helm lint --strict --quiet --namespace vernier-system deploy/chart
 	@VALE=$$($(VALE)) go run ./test/words $(WORDS)
 	@test/generated.sh
