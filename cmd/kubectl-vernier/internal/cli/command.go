@@ -133,6 +133,7 @@ container) or none (no quota was asked for).`
 		c.cordonCommand(),
 		c.uncordonCommand(),
 		c.drainCommand(),
+		c.checkCommand(),
 		c.uninstallCommand(),
 	)
 	return root

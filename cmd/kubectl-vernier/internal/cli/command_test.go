@@ -21,10 +21,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/discovery"
+	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -212,7 +216,7 @@ func run(t *testing.T, r client.Client, args string) (out, errOut string, err er
 	return stdout.String(), stderr.String(), err
 }
 
-// events is a clientset that lists events, and nothing else.
+// events is a clientset that lists events and knows its server's version.
 type events struct {
 	kubernetes.Interface
 	typedcorev1.CoreV1Interface
@@ -224,6 +228,10 @@ func (e events) CoreV1() typedcorev1.CoreV1Interface { return e }
 func (e events) RESTClient() rest.Interface { return e.api }
 
 // eventsOf lists those of the reader.
+func (events) Discovery() discovery.DiscoveryInterface {
+	return &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{}, FakedServerVersion: &apiversion.Info{GitVersion: "v1.36.3"}}
+}
+
 func eventsOf(r client.Reader) events {
 	return events{api: objects.Events(func(ctx context.Context, namespace string) ([]corev1.Event, error) {
 		var list corev1.EventList

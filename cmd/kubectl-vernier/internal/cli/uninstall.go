@@ -61,7 +61,7 @@ their pods to end. It may be run again wherever it was interrupted. It takes clu
 
 // names are the cluster-wide objects of the chart that carry no label of it.
 var (
-	clusterRoles = []string{"vernier-access-review", "vernier-allocator", "vernier-fit", "vernier-metrics-reader", "vernier-node", "vernier-operator", "vernier-viewer", "vernier-webhook"}
+	clusterRoles = []string{"vernier-access-review", "vernier-allocator", "vernier-check", "vernier-fit", "vernier-metrics-reader", "vernier-node", "vernier-operator", "vernier-viewer", "vernier-webhook"}
 	roleBindings = []string{"vernier-access-review", "vernier-allocator", "vernier-metrics", "vernier-node", "vernier-webhook"}
 	definitions  = []string{"gpuclasses." + v1alpha1.Group, "sliceledgers." + v1alpha1.Group}
 )

@@ -30,6 +30,7 @@ const (
 	KindReasons = "ReasonList"
 	KindUses    = "UseList"
 	KindClasses = "ClassList"
+	KindChecks  = "CheckList"
 )
 
 // List is the printed form of one table.
