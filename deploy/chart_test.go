@@ -289,7 +289,7 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
-// The chart, the images, the kustomization, the README and what make stamps into the
+// The chart, the images, the kustomization, the page on the installation and what make stamps into the
 // programs are of one version.
 func TestOneVersion(t *testing.T) {
 	var chart struct{ Version, AppVersion string }
@@ -304,9 +304,9 @@ func TestOneVersion(t *testing.T) {
 			t.Errorf("kustomization.yaml: %s has tag %s, the chart is of %s", image.Name, image.NewTag, chart.AppVersion)
 		}
 	}
-	readme := must.Get(os.ReadFile("../README.md"))(t)
-	if !strings.Contains(string(readme), "/vernier-node:"+chart.AppVersion+"`") {
-		t.Errorf("the README pushes another image than vernier-node:%s", chart.AppVersion)
+	install := must.Get(os.ReadFile("../docs/install.md"))(t)
+	if !strings.Contains(string(install), "/vernier-node:"+chart.AppVersion+"`") {
+		t.Errorf("docs/install.md pushes another image than vernier-node:%s", chart.AppVersion)
 	}
 	plan := must.Get(exec.CommandContext(t.Context(), "make", "-C", "..", "--dry-run", "programs", "go-build", "limiter").Output())(t)
 	for line := range strings.Lines(string(plan)) {

@@ -21,17 +21,17 @@ import (
 	"vernier.dev/vernier/webhook/dialect"
 )
 
-// The README's own command installs everything, and the kustomization names no
+// The page's own command installs everything, and the kustomization names no
 // other.
 func TestInstall(t *testing.T) {
-	readme := must.Get(os.ReadFile("../README.md"))(t)
-	command := regexp.MustCompile("`(kubectl apply [^`]*)`").FindSubmatch(readme)
+	page := must.Get(os.ReadFile("../docs/install.md"))(t)
+	command := regexp.MustCompile("`(kubectl apply [^`]*)`").FindSubmatch(page)
 	if command == nil {
-		t.Fatal("README.md: no `kubectl apply`")
+		t.Fatal("docs/install.md: no `kubectl apply`")
 	}
 	head := must.Get(os.ReadFile("kustomization.yaml"))(t)
 	if !strings.Contains(string(head), "\n# "+string(command[1])+"\n") {
-		t.Errorf("README.md says %q, kustomization.yaml does not", command[1])
+		t.Errorf("docs/install.md says %q, kustomization.yaml does not", command[1])
 	}
 	run := kubectl(t, apiserver.Start(t, apiserver.Options{}))
 	// Twice: an upgrade is the same command.

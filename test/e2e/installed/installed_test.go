@@ -39,17 +39,17 @@ var sys *system.System
 // From nothing to a pod that is held to its share and one that waits, and back to
 // nothing: no gate, finalizer, admission or capacity is left.
 func TestInstalled(t *testing.T) {
-	readme, err := os.ReadFile("../../../README.md")
-	must.Do(t, err)
-	quick := regexp.MustCompile(`(?s)## Quick start\n.*?\n` + system.InstallCommand + ` [^\n]*\n(.*?)` + "```").FindStringSubmatch(string(readme))
-	if quick == nil {
-		t.Fatalf("README.md: no \"Quick start\" that installs by %q", system.InstallCommand)
+	readme, install := page(t, "README.md"), page(t, "docs/install.md")
+	quick := regexp.MustCompile(`(?s)## Install\n.*?\n(` + system.InstallCommand + ` [^\n]*\n(.*?))` + "```").FindStringSubmatch(readme)
+	if quick == nil || !strings.Contains(install, quick[1]) {
+		t.Fatalf("README.md: no \"Install\" that installs by %q, or docs/install.md has another", system.InstallCommand)
 	}
-	remove := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(regexp.MustCompile(`(?s)## Remove it\n.*?\n## `).FindString(string(readme)), -1)
-	if len(remove) != 1 {
-		t.Fatalf("README.md: %d blocks of commands in \"Remove it\", want 1", len(remove))
+	remove := regexp.MustCompile("(?s)```sh\n(.*?)```").FindStringSubmatch(page(t, "docs/tasks/uninstall.md"))
+	if remove == nil || !strings.Contains(install, "\nkubectl vernier uninstall --yes\n") {
+		t.Fatal("docs/tasks/uninstall.md or docs/install.md does not uninstall")
 	}
 
+	var err error
 	sys, err = system.Up(t.Context(), system.Options{
 		Name: "installed", Chart: true, Progress: os.Stderr,
 		Nodes: []system.NodeOptions{{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100}}},
@@ -60,7 +60,7 @@ func TestInstalled(t *testing.T) {
 	must.Do(t, err)
 	must.Do(t, sys.Namespaces(t.Context(), map[string]bool{namespace: false}))
 
-	quickStart(t, quick[1])
+	quickStart(t, quick[2])
 	create(t, "sharing", 30)
 	awaitLog(t, "sharing", fmt.Sprintf("total_mib=%d", deviceMemory(t)*30/100))
 	create(t, "waiting", 200) // two GPUs, and the node has one
@@ -81,17 +81,19 @@ func TestInstalled(t *testing.T) {
 	run(t, "kubectl -n "+namespace+" delete pod sharing")
 	sharedByMPS(t)
 	takeOffNode(t)
-	for _, block := range remove {
-		await(t, block[1], func(ctx context.Context) (bool, string) {
-			out, err := sys.Shell(ctx, block[1])
-			return err == nil, out
-		})
-	}
+	await(t, remove[1], func(ctx context.Context) (bool, string) {
+		out, err := sys.Shell(ctx, remove[1])
+		return err == nil, out
+	})
 	// Whoever was interrupted begins again at the top, whatever is gone by then.
-	for _, block := range remove {
-		run(t, block[1])
-	}
+	run(t, remove[1])
 	checkNothingLeft(t)
+}
+
+// page is one of the documentation.
+func page(t *testing.T, path string) string {
+	t.Helper()
+	return string(must.Get(os.ReadFile("../../../" + path))(t))
 }
 
 // quickStart runs what the README has after the installation, until its pod is ready.
@@ -145,16 +147,15 @@ func sharedByMPS(t *testing.T) {
 	})
 }
 
-// takeOffNode does what the page on operations says: neither capacity nor ledger stays,
+// takeOffNode does what the page on the installation says: neither capacity nor ledger stays,
 // or comes back.
 func takeOffNode(t *testing.T) {
 	t.Helper()
-	page := must.Get(os.ReadFile("../../../docs/operations.md"))(t)
-	block := regexp.MustCompile("(?s)## Taking it off.*?```sh\n(.*?)```").FindSubmatch(page)
+	block := regexp.MustCompile("(?s)### One node.*?```sh\n(.*?)```").FindStringSubmatch(page(t, "docs/install.md"))
 	if block == nil {
-		t.Fatal("docs/operations.md does not say how to take a node off")
+		t.Fatal("docs/install.md does not say how to take a node off")
 	}
-	run(t, stand.Replace(string(block[1])))
+	run(t, stand.Replace(block[1]))
 	awaitNoCapacity(t)
 	await(t, "nothing to be left of a node that was taken off", func(ctx context.Context) (bool, string) {
 		left, err := sys.Shell(ctx, "kubectl get sliceledgers -o name")

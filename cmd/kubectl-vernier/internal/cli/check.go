@@ -278,7 +278,7 @@ func (k *checker) nodes(ctx context.Context) error {
 		good, gpus = good+1, gpus+len(of[node.Name].Status.Devices)
 	}
 	if good > 0 {
-		k.add("nodes", fmt.Sprintf("%d of %d GPU nodes are ready, with %d GPUs", good, len(nodes.Items), gpus), "")
+		k.add("nodes", fmt.Sprintf("%d of %d GPU nodes are ready (GPUs: %d)", good, len(nodes.Items), gpus), "")
 	}
 	return nil
 }
@@ -318,6 +318,6 @@ func (k *checker) namespaces(ctx context.Context) error {
 		k.add("namespaces", "No namespace may ask for shares", "`kubectl label namespace NAMESPACE "+v1alpha1.LabelInject+"="+v1alpha1.LabelInjectEnabled+"`")
 		return nil
 	}
-	k.add("namespaces", fmt.Sprintf("Pods of %d namespaces may ask for shares", len(all.Items)), "")
+	k.add("namespaces", fmt.Sprintf("Labelled for shares: %d", len(all.Items)), "")
 	return nil
 }
