@@ -423,7 +423,7 @@ func hostileClient(t *testing.T, n *node) {
 	before := n.processes()
 
 	said := [][]byte{nil, {0}, bytes.Repeat([]byte{0xff}, 64<<10)}
-	if n.protocol(n.uuid()) == legacyProtocol { // in the other root of the node commands, as this test is (docs/concepts/guarantees.md)
+	if n.protocol(n.uuid()) == legacyProtocol { // in the other root of the node commands, as this test is (docs/concepts/modes.md)
 		said = append(said, []byte("quit -t 0\n"), []byte("set_default_active_thread_percentage 1\n"))
 	}
 	for _, text := range said {
