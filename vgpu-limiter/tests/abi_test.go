@@ -4,6 +4,7 @@ package tests
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -109,15 +110,26 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
-// TestReadme: the table in README.md is hooks.def.
-func TestReadme(t *testing.T) {
+// TestHooksTable: the table in docs/design/limiter.md has each row of hooks.def, and no other.
+func TestHooksTable(t *testing.T) {
 	t.Parallel()
-	readme := must.Get(os.ReadFile("../README.md"))(t)
-	var rows []hook
-	for _, m := range regexp.MustCompile("(?m)^\\| (CUDA|NVML) \\| `(\\w+)` \\| (.*) \\|$").FindAllStringSubmatch(string(readme), -1) {
-		rows = append(rows, hook{m[1], m[2], m[3]})
+	page := must.Get(os.ReadFile("../../docs/design/limiter.md"))(t)
+	want := "| library | function | why |\n| --- | --- | --- |\n"
+	for _, h := range hooks(t) {
+		want += fmt.Sprintf("| %s | `%s` | %s |\n", h.library, h.symbol, h.why)
 	}
-	if !slices.Equal(rows, hooks(t)) {
-		t.Errorf("README.md lists %d functions that differ from the %d of hooks.def; make readme writes it anew", len(rows), len(hooks(t)))
+	regions := regexp.MustCompile(`(?ms)^<!-- generated: hooks -->\n(.*?)^<!-- end of what is generated -->$`).FindAllSubmatch(page, -1)
+	if len(regions) != 1 {
+		t.Fatalf("docs/design/limiter.md has %d regions of generated hooks, want 1", len(regions))
 	}
+	got := string(regions[0][1])
+	if got == want {
+		return
+	}
+	for line := range strings.Lines(want) {
+		if !strings.Contains(got, line) {
+			t.Errorf("the table lacks %q", line)
+		}
+	}
+	t.Error("the table in docs/design/limiter.md differs from hooks.def. remedy: make -C vgpu-limiter hooks-table")
 }

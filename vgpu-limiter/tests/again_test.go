@@ -24,7 +24,7 @@ var sanitized = os.Getenv(sanitizedVar) != ""
 // without which the library is then; what doesn't load it, or has a unit test of its
 // own; what a sanitizer itself would fail; and what is about time, for the same calls
 // are made elsewhere.
-const notForAddresses = "^(TestSanitized|TestUnits|TestHeaders|TestLibrary|TestReadme|TestRun.*|TestFolderForFile|TestLookups.*|FuzzLookups|" +
+const notForAddresses = "^(TestSanitized|TestUnits|TestHeaders|TestLibrary|TestHooksTable|TestRun.*|TestFolderForFile|TestLookups.*|FuzzLookups|" +
 	"TestEveryFunctionIsDecided|TestNVML.*|TestUnloading|TestWithoutCUDA|TestNoGlobalTouched|TestImports|TestForbiddenFiles|TestRooms|" +
 	"TestLimitsAreJudgedAlike|TestAnySystemCallFails|TestResourceLimits|TestSmallStacks|TestReadersStopNobody|TestStormKeepsTheLimit|TestQuota|TestNoQuota|TestNeighbours|TestCopiesKeepTheQuota)$"
 
