@@ -271,6 +271,8 @@ func TestChartRefuses(t *testing.T) {
 		"node.stateDir=/var/lib/../vernier":                             "node/stateDir",
 		"webhook.certificate.issuerRef.kind=ClusterIssuer,webhook.certificate.source=cert-manager": "certificate/issuerRef",
 		"webhook.certificate.secretName=My Secret":                                                 "certificate/secretName",
+		"image.registry=http://registry.example.com":                                               "image/registry': value must be 'a host and a path without https://",
+		"image.registry=registry.example.com//gpu":                                                 "image/registry",
 		"image.pullPolicy=Sometimes":                                                               "image/pullPolicy",
 		"webhook.certificate.source=vault":                                                         "certificate/source",
 		"webhook.certificate.source=secret":                                                        "webhook.certificate.caBundle: the PEM bundle",
