@@ -4,7 +4,7 @@
 
 // Package upgrade owns the proof that nothing stops and nothing is lost from the release
 // before to this one and back: both are installed as their users would, by chart and images,
-// with the commands of docs/operations.md.
+// with the commands of docs/install.md.
 package upgrade
 
 import (
@@ -100,15 +100,15 @@ func TestUpgrade(t *testing.T) {
 	awaitNothingLeft(t)
 }
 
-// documented are the commands of docs/operations.md that go there and back.
+// documented are the commands of docs/install.md that go there and back.
 func documented(t *testing.T) (there, back string) {
 	t.Helper()
-	page := must.Get(os.ReadFile("../../../docs/operations.md"))(t)
+	page := must.Get(os.ReadFile("../../../docs/install.md"))(t)
 	section := regexp.MustCompile(`(?s)\n## Upgrade\n.*?\n## `).FindString(string(page))
 	block := regexp.MustCompile("(?s)```sh\n(.*?)```").FindStringSubmatch(section)
 	rollback := regexp.MustCompile("`(helm rollback [^`]*)`").FindStringSubmatch(section)
 	if block == nil || rollback == nil {
-		t.Fatal("docs/operations.md does not say how to upgrade, or how to go back")
+		t.Fatal("docs/install.md does not say how to upgrade, or how to go back")
 	}
 	return block[1], rollback[1]
 }
