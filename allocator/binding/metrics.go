@@ -29,7 +29,7 @@ var (
 	})
 	refusedWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "vernier_allocator_refused_writes_total",
-		Help: "Writes that the API server refused, as by an admission policy or a webhook that is away, by write: " + strings.Join(writes, ", ") + ".",
+		Help: "Writes that the API server refused, as by an admission policy or a webhook that is away. By write: " + strings.Join(writes, ", ") + ".",
 	}, []string{"write"})
 )
 

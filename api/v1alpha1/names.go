@@ -85,12 +85,11 @@ const (
 	// AnnotationSameGPU is required where all containers of the pod have to be on one GPU.
 	// When absent, they are where that leaves no less of the node for others.
 	AnnotationSameGPU = Prefix + "same-gpu"
-	// AnnotationBurst is what may be used beyond the compute quota: none (when absent),
-	// or idle, the time that nobody else on the GPU wants.
+	// AnnotationBurst is the GPU time that may be used beyond the compute quota: none (when
+	// absent), or idle, the time that nobody else on the GPU wants.
 	AnnotationBurst = Prefix + "burst"
-	// AnnotationQoS is what the containers have of the node beside their slices.
-	// guaranteed (when absent) is what they asked for. opportunistic is what others leave
-	// of its processors and memory.
+	// AnnotationQoS is the containers' part of the node's processors and memory: guaranteed
+	// (when absent), as they ask for it, or opportunistic, the part that others leave.
 	AnnotationQoS = Prefix + "qos"
 	// AnnotationTopology is how near to each other the GPUs of the pod are: nvlink, pcie, numa
 	// or rdma. With :required after it the pod waits for that. When
@@ -152,8 +151,8 @@ const (
 	LabelRDMAEnabled = "enabled"
 )
 
-// LabelPriorityClassPrefix before the name of a PriorityClass is a label of a namespace. With value
-// LabelPriorityClassEnabled, pods with shares of the class count with its priority against pods of
+// LabelPriorityClassPrefix with the name of a PriorityClass, on a namespace, with value
+// LabelPriorityClassEnabled. Pods with shares of the class count with its priority against pods of
 // other namespaces too. They may be of a class whose name begins with system-. Only who may create
 // PriorityClasses may change such labels.
 const (

@@ -148,7 +148,7 @@ type SummaryStatus struct {
 	// holds, added up over devices.
 	// +optional
 	CoreGranted *Percent `json:"coreGranted,omitempty"`
-	// CoreFree is what is left of the devices that are healthy and not cordoned.
+	// CoreFree is the compute left on the devices that are healthy and not cordoned.
 	// +optional
 	CoreFree *Percent `json:"coreFree,omitempty"`
 	// MemGranted is the same of memory in MiB.
@@ -192,8 +192,8 @@ type DeviceStatus struct {
 	// +kubebuilder:validation:Enum=unsupported;disabled;enabled
 	// +optional
 	MIG MIGState `json:"mig,omitempty"`
-	// Profiles are what it can be cut into while MIG is on. Without any, nothing is
-	// granted on such a device.
+	// Profiles are the kinds of instance that it can be cut into while MIG is on. Without
+	// any, nothing is granted on such a device.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
@@ -258,10 +258,10 @@ type SliceStatus struct {
 	// MIG is the instance, in mode mig.
 	// +optional
 	MIG *MIGPlace `json:"mig,omitempty"`
-	// Memory is what holds the memory side: device, hardware, driver, cooperative or
+	// Memory is the guarantee in force for memory: device, hardware, driver, cooperative or
 	// none.
 	Memory Guarantee `json:"memory"`
-	// Compute is what holds the compute side, in the same words.
+	// Compute is the guarantee in force for compute, in the same words.
 	Compute Guarantee `json:"compute"`
 	// Note says why nothing stronger is in force.
 	// +optional
@@ -271,8 +271,8 @@ type SliceStatus struct {
 	// where it is held to none, or the device has no NUMA node.
 	// +optional
 	Aligned *bool `json:"aligned,omitempty"`
-	// InForce is what the container runs with, where that is not what the spec grants:
-	// the spec was edited.
+	// InForce are the amounts that the container runs with, where the spec grants others:
+	// it was edited.
 	// +optional
 	InForce *Amounts `json:"inForce,omitempty"`
 }

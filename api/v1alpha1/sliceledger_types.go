@@ -90,7 +90,7 @@ type Cordon struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	UUID string `json:"uuid"`
-	// By is who said so, as they called themselves.
+	// By is the name of the user, as the user gave it.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	By string `json:"by,omitempty"`
