@@ -252,7 +252,7 @@ words: ## the words of hand-written pages beside their budgets, and their prose
 	@VALE=$$($(VALE)) go run ./test/words pages
 
 .PHONY: lint
-lint: deps ## gofmt, go.mod, go vet, staticcheck, shellcheck, the words of comments and messages, generated code current
+lint: deps ## gofmt, go.mod, go vet, staticcheck, shellcheck, the words of comments, messages and pages, generated code current
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run: gofmt -w on the files above"; exit 1; }
 	@go mod tidy -diff || { echo "run: go mod tidy"; exit 1; }
 	$(CGO) go vet -tags $(TAGS) ./...
@@ -260,6 +260,7 @@ lint: deps ## gofmt, go.mod, go vet, staticcheck, shellcheck, the words of comme
 	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/clients/unpack test/cgroup2/unpack test/arm64/unpack test/e2e/upgrade/before test/flaky/gotest test/gpu/cluster/pod-run docs/pictures/render
 	@deploy/tools/helm lint --strict --quiet --namespace vernier-system deploy/chart
 	@VALE=$$($(VALE)) go run ./test/words $(WORDS)
+	@pages=$$(VALE=$$($(VALE)) go run ./test/words pages) || { echo "$$pages"; exit 1; }
 	@test/generated.sh
 
 .PHONY: clean
