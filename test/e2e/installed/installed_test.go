@@ -74,8 +74,6 @@ func TestInstalled(t *testing.T) {
 	if now := authority(t); now != kept {
 		t.Error("an upgrade took the webhook's certificates away")
 	}
-	// The pod that is migrated asks for MiB, and the limit that docs/operations.md sets counts percent.
-	run(t, "kubectl -n "+namespace+" delete resourcequota vernier-gpus")
 	migrate(t, system.DemoImage)
 
 	run(t, "kubectl -n "+namespace+" delete pod sharing")
