@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"vernier.dev/vernier/api/cause"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -180,6 +181,10 @@ func TestShortfallOfInstances(t *testing.T) {
 		short := Explain(demand(mode(c.mode, ctr("main", App, c.gpus, 57, 1))), []*Node{node("n", c.on)})
 		if text := short.String(); !strings.Contains(text, want) {
 			t.Errorf("%q, want %q", text, want)
+		}
+		// To wait or to ask for less does not help where no GPU is in MIG mode.
+		if of := short.Cause(); (of == cause.Excluded) != (want == "not in MIG mode") {
+			t.Errorf("%q: the cause is %s", want, of)
 		}
 	}
 }

@@ -341,7 +341,10 @@ func (s Shortfall) lacks() (cause.Cause, string) {
 		container += " of GPUClass " + s.Class.Class
 	}
 	short := cause.Insufficient
-	if s.Reserved {
+	switch {
+	case s.Mode == v1alpha1.ModeMIG && s.Best.Cut == nil:
+		short = cause.Excluded // by vernier.dev/mode
+	case s.Reserved:
 		short = cause.Reserved
 	}
 	switch {

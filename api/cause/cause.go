@@ -85,11 +85,11 @@ var Docs = []Doc{
 	{NotAllowed, "none of the N GPUs is allowed by the pod's vernier.dev/gpu-model: …", "create it again with one of these models, or with a UUID of `kubectl vernier devices`", ""},
 	{TooLarge, "container C needs … of a GPU, and none has so much: the largest is …", "ask for less memory, or add a larger GPU", ""},
 	{Topology, "container C needs … on each of 4 GPUs linked to each other by NVLink, as vernier.dev/topology says; nearest: …", "wait, or take :required off the annotation: then the next lower level will do", "concepts/topology.md"},
-	{Excluded, "…; NODE GPU 0 has room and is excluded by vernier.dev/gpu-uuid", "create it again without the annotation, or wait", ""},
+	{Excluded, "…; NODE GPU 0 has room and is excluded by vernier.dev/gpu-uuid, or is not in MIG mode", "create it again without the annotation, or wait", ""},
 	{Reserved, "…, of which 25 % and 20,480 MiB are reserved for others", "wait, or set activeDeadlineSeconds so that it ends before they start; `kubectl vernier fit` names them", "concepts/priority.md#reserved-room"},
 	{EvictionForbidden, "…; N pod(s) of lower priority would make room and cannot leave: …", "wait, or change what the message names: a PodDisruptionBudget, for one", "concepts/priority.md#who-is-evicted-and-who-never"},
 	{Rollout, "N pods of an earlier template of Deployment/NAME have slices until a new one is ready …", "the message has the command: with maxUnavailable 1 an old pod ends first", ""},
-	{Insufficient, "container C needs 30 % compute and 20,480 MiB on one GPU; nearest: gpu-2 GPU 1 has 25 % and 40,960 MiB free", "wait, ask for less, or free that GPU: `kubectl vernier slices -A` has who is there", ""},
+	{Insufficient, "container C needs 30 % compute and 20,480 MiB on one GPU; nearest: gpu-2 GPU 1 has 25 % and 40,960 MiB free", "wait, ask for less, or free that GPU: `kubectl vernier slices` has who is there", ""},
 	{SchedulerRefuses, "N node(s) have the devices, but the scheduler would refuse them: …", "change the pod or the nodes: these are kube-scheduler's words for node selector, taints, CPU, affinity, volumes", ""},
 	{NotLookedAt, "there is room since: the allocator looks again", "nothing, for some seconds; longer: no allocator leads, see `kubectl -n vernier-system get pods,leases`", ""},
 

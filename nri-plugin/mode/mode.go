@@ -229,7 +229,7 @@ func (s Set) Explain(now device.Snapshot, grants []ledger.Grant, all []v1alpha1.
 			}
 			switch err := m.Supports(d, grants[i]); {
 			case err == nil:
-				Note(&all[i], fmt.Sprintf("not %s: annotation %s asks for %s", stronger, v1alpha1.AnnotationMode, all[i].Mode))
+				Note(&all[i], fmt.Sprintf("not %s: the pod asks for %s, by %s or by memory in MiB", stronger, all[i].Mode, v1alpha1.AnnotationMode))
 			case !errors.Is(err, ErrRequest):
 				Note(&all[i], fmt.Sprintf("not %s: %s", stronger, err))
 			}

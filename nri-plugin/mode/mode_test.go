@@ -79,7 +79,7 @@ func TestExplain(t *testing.T) {
 		"strongest": {grant: ledger.Grant{Core: 100, Mem: size, Mode: v1alpha1.ModeExclusive}},
 		"a part":    {grant: ledger.Grant{Core: 30, Mem: 1024, Mode: v1alpha1.ModeLimiter}},
 		"weaker by request": {grant: ledger.Grant{Core: 100, Mem: size, Mode: v1alpha1.ModeLimiter}, note: "first",
-			want: "first; not exclusive: annotation vernier.dev/mode asks for limiter"},
+			want: "first; not exclusive: the pod asks for limiter, by vernier.dev/mode or by memory in MiB"},
 	} {
 		held := holding(c.grant)
 		status := []v1alpha1.SliceStatus{mode.Status(held, held.Grants[0])}

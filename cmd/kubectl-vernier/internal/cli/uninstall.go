@@ -74,7 +74,11 @@ func (u *uninstaller) uninstall(ctx context.Context, api client.Client) error {
 	if u.timeout > 0 {
 		u.late = u.after(u.timeout)
 	}
-	for _, step := range []func(context.Context, client.Client) error{u.unused, u.admission, u.gates, u.namespace, u.clusterWide, u.capacity} {
+	used := u.unused(ctx, api)
+	if used != nil && u.yes {
+		return used
+	}
+	for _, step := range []func(context.Context, client.Client) error{u.admission, u.gates, u.namespace, u.clusterWide, u.capacity} {
 		if err := step(ctx, api); err != nil {
 			return err
 		}
@@ -83,7 +87,7 @@ func (u *uninstaller) uninstall(ctx context.Context, api client.Client) error {
 	if !u.yes {
 		fmt.Fprintln(whole(u.errOut), "nothing was changed: --yes does it")
 	}
-	return nil
+	return used
 }
 
 // say prints what is done, or would be.
@@ -143,7 +147,7 @@ func (u *uninstaller) unused(ctx context.Context, api client.Client) error {
 	if none || err != nil {
 		return err
 	}
-	inUse := fmt.Sprintf("%d pods have slices: %s", len(owners), v1alpha1.NamesText(owners, 5))
+	inUse := fmt.Sprintf("%d pod(s) have slices: %s", len(owners), v1alpha1.NamesText(owners, 5))
 	switch {
 	case u.wait && u.yes:
 		fmt.Fprintln(whole(u.errOut), "waits for pods to end: "+inUse)

@@ -167,10 +167,10 @@ func TestUninstall_Refuses(t *testing.T) {
 		{UUID: gpuA, Slices: []v1alpha1.Slice{{Pod: train.UID, Owner: "team-a/train", Ctr: "main"}, {Pod: "gone", Owner: "team-a/gone", Ctr: "main"}}}}}}
 	busy := fakeClient(t, append(installed(), train, ledger)...)
 	before := present(t, busy)
-	if _, _, err := run(t, busy, "uninstall --yes"); err == nil || !strings.Contains(err.Error(), "1 pods have slices: team-a/train") || !slices.Equal(present(t, busy), before) {
+	if _, _, err := run(t, busy, "uninstall --yes"); err == nil || !strings.Contains(err.Error(), "1 pod(s) have slices: team-a/train") || !slices.Equal(present(t, busy), before) {
 		t.Errorf("in use: %v", err)
 	}
-	if _, _, err := run(t, busy, "uninstall --yes --wait --timeout 1ms"); err == nil || !strings.Contains(err.Error(), "after 1ms: 1 pods have slices: team-a/train. Run it again") {
+	if _, _, err := run(t, busy, "uninstall --yes --wait --timeout 1ms"); err == nil || !strings.Contains(err.Error(), "after 1ms: 1 pod(s) have slices: team-a/train. Run it again") {
 		t.Errorf("waits: %v", err)
 	}
 	must.Do(t, busy.Delete(t.Context(), train))
