@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"golang.org/x/term"
+	"k8s.io/client-go/rest"
 
 	"vernier.dev/vernier/test/manifests"
 	"vernier.dev/vernier/test/simgpu"
@@ -33,6 +34,8 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// Warnings to the demo's own client are none of its story.
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "\ndemo:", err)
 		os.Exit(1)
