@@ -180,17 +180,18 @@ func (k *checker) webhook(ctx context.Context) error {
 	if err := k.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookServiceAccount}, &config); err != nil {
 		return k.failed("certificate", "MutatingWebhookConfiguration vernier-webhook", err)
 	}
-	for _, hook := range config.Webhooks {
-		ends, err := validUntil(hook.ClientConfig.CABundle)
-		switch {
-		case err != nil:
-			k.add("certificate", "The webhook's configuration: "+err.Error(), "Its source (webhook.certificate.source) writes caBundle: read the log of deploy/vernier-webhook")
-		case !ends.After(k.now()):
-			k.add("certificate", "The webhook's certificate authority has expired on "+ends.UTC().Format(time.DateOnly), "Renew it at its source (webhook.certificate.source)")
-		default:
-			k.add("certificate", "The webhook's certificate authority is valid until "+ends.UTC().Format(time.DateOnly), "")
-		}
-		break
+	var bundle []byte
+	if len(config.Webhooks) > 0 {
+		bundle = config.Webhooks[0].ClientConfig.CABundle
+	}
+	ends, err := validUntil(bundle)
+	switch {
+	case err != nil:
+		k.add("certificate", "The webhook's configuration: "+err.Error(), "Its source (webhook.certificate.source) writes caBundle: read the log of deploy/vernier-webhook")
+	case !ends.After(k.now()):
+		k.add("certificate", "The webhook's certificate authority has expired on "+ends.UTC().Format(time.DateOnly), "Renew it at its source (webhook.certificate.source)")
+	default:
+		k.add("certificate", "The webhook's certificate authority is valid until "+ends.UTC().Format(time.DateOnly), "")
 	}
 	return nil
 }
