@@ -85,11 +85,11 @@ const (
 	// AnnotationSameGPU is required where all containers of the pod have to be on one GPU.
 	// When absent, they are where that leaves no less of the node for others.
 	AnnotationSameGPU = Prefix + "same-gpu"
-	// AnnotationBurst is the GPU time that may be used beyond the compute quota: none (when
-	// absent), or idle, the time that nobody else on the GPU wants.
+	// AnnotationBurst is the GPU time that may be used beyond the compute quota: idle, the time
+	// that nobody else on the GPU wants. When absent, none.
 	AnnotationBurst = Prefix + "burst"
-	// AnnotationQoS is the containers' part of the node's processors and memory: guaranteed
-	// (when absent), as they ask for it, or opportunistic, the part that others leave.
+	// AnnotationQoS is the containers' part of the node's processors and memory: opportunistic,
+	// the part that others leave. When absent, guaranteed: as they ask for it.
 	AnnotationQoS = Prefix + "qos"
 	// AnnotationTopology is how near to each other the GPUs of the pod are: nvlink, pcie, numa
 	// or rdma. With :required after it the pod waits for that. When
