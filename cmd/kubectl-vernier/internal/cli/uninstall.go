@@ -194,7 +194,10 @@ func (u *uninstaller) remove(ctx context.Context, api client.Client, o client.Ob
 	} else if err != nil {
 		return fmt.Errorf("reading %s: %w", name, err)
 	}
-	if u.yes && o.GetDeletionTimestamp() == nil {
+	if o.GetDeletionTimestamp() != nil {
+		return nil // it goes
+	}
+	if u.yes {
 		if err := api.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("deleting %s: %w", name, err)
 		}
