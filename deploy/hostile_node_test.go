@@ -49,7 +49,7 @@ func TestHostileNodeToken(t *testing.T) {
 	expect(t, "a class", agent.Create(t.Context(), gold()), "forbidden")
 	granted := ledger(own)
 	granted.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: "GPU-1", Core: 100, Mem: 1000}}
-	expect(t, "a ledger for another node", agent.Create(t.Context(), ledger(other)), "own node and ledger only, not other: set --node-name to own")
+	expect(t, "a ledger for another node", agent.Create(t.Context(), ledger(other)), "own node, ledger and account only, not other: set --node-name to own")
 	expect(t, "a ledger with grants", agent.Create(t.Context(), granted), "only the allocator grants")
 	expect(t, "a ledger, by a token of no node", stray.Create(t.Context(), ledger(own)), "the token of vernier-node names no node: use the token that the kubelet gives")
 	for name, owners := range map[string][]metav1.OwnerReference{
@@ -58,7 +58,7 @@ func TestHostileNodeToken(t *testing.T) {
 		"its own and another": append(ledger(own).OwnerReferences, ledger(other).OwnerReferences...),
 		"a Pod's":             {{APIVersion: "v1", Kind: "Pod", Name: own, UID: "u"}},
 	} {
-		expect(t, "a ledger that is "+name, agent.Create(t.Context(), ownedBy(own, owners...), client.DryRunAll), "metadata.ownerReferences: a node agent's ledger must have one owner")
+		expect(t, "a ledger that is "+name, agent.Create(t.Context(), ownedBy(own, owners...), client.DryRunAll), "metadata.ownerReferences: a node agent's ledger or account must have one owner")
 	}
 	expect(t, "its ledger", agent.Create(t.Context(), ledger(own)), "")
 	expect(t, "a ledger, by an administrator", admin.Create(t.Context(), ledger(other)), "")
@@ -71,7 +71,7 @@ func TestHostileNodeToken(t *testing.T) {
 		l.Status.Released = append(l.Status.Released, types.UID("uid"))
 		return c.Status().Update(t.Context(), l)
 	}
-	expect(t, "release on another node", release(agent, other), "own node and ledger only, not other")
+	expect(t, "release on another node", release(agent, other), "own node, ledger and account only, not other")
 	expect(t, "release, by a token of no node", release(stray, own), "names no node")
 	expect(t, "release on its node", release(agent, own), "")
 	reachable := func(c client.Client, name string) error {
@@ -117,7 +117,7 @@ func TestHostileNodeToken(t *testing.T) {
 		"more units":               {agent, own, `{"status":{"capacity":{"vernier.dev/gpu-gold":"6401"}}}`, "may announce what 64 devices have at the most"},
 		"more free units":          {agent, own, `{"status":{"allocatable":{"vernier.dev/gpu-gold":"1e9"}}}`, "may announce what 64 devices have at the most"},
 		"a resource gone":          {agent, own, `{"status":{"capacity":{"vernier.dev/gpu-core":null}}}`, ""},
-		"another node's capacity":  {agent, other, `{"status":{"capacity":{"vernier.dev/gpu-core":"200"}}}`, "own node and ledger only, not other"},
+		"another node's capacity":  {agent, other, `{"status":{"capacity":{"vernier.dev/gpu-core":"200"}}}`, "own node, ledger and account only, not other"},
 		"by a token of no node":    {stray, own, `{"status":{"capacity":{"vernier.dev/gpu-core":"200"}}}`, "names no node"},
 		"processors":               {agent, own, `{"status":{"capacity":{"cpu":"9"}}}`, "and nothing else of it"},
 		"allocatable processors":   {agent, own, `{"status":{"allocatable":{"cpu":"7"}}}`, "and nothing else of it"},

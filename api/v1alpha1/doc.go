@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 owns the vernier.dev API: the SliceLedger resource, the two
+// Package v1alpha1 owns the vernier.dev API: its resources, the two
 // documents in pod annotations, and every resource name, annotation
 // key, label and gate. It is the only place where one of those is spelled.
 //
@@ -24,7 +24,7 @@ var SchemeGroupVersion = schema.GroupVersion{Group: Group, Version: Version}
 var AddToScheme = builder.AddToScheme
 
 var builder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
-	s.AddKnownTypes(SchemeGroupVersion, &SliceLedger{}, &SliceLedgerList{}, &GPUClass{}, &GPUClassList{})
+	s.AddKnownTypes(SchemeGroupVersion, &SliceLedger{}, &SliceLedgerList{}, &GPUClass{}, &GPUClassList{}, &SliceUsage{}, &SliceUsageList{})
 	metav1.AddToGroupVersion(s, SchemeGroupVersion)
 	return nil
 })

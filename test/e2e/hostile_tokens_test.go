@@ -78,7 +78,7 @@ func TestHostileTokens(t *testing.T) {
 	forged := ledger(t, large)
 	forged.Status.Devices = nil
 	refuse("another node's ledger", objects.Status().Update(t.Context(), forged, &client.SubResourceUpdateOptions{UpdateOptions: client.UpdateOptions{DryRun: dry}}),
-		"own node and ledger only")
+		"own node, ledger and account only")
 	_, err = kube.EventsV1().Events(pod.Namespace).Create(t.Context(), &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "forged-"}, EventTime: metav1.NowMicro(), Action: "Binding", Reason: "Scheduled", Type: corev1.EventTypeNormal,
 		ReportingController: "default-scheduler", ReportingInstance: small, Regarding: corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name},

@@ -132,16 +132,12 @@ func older(is string, oldest *version.Version, of string) string {
 }
 
 func (k *checker) definitions(ctx context.Context) error {
-	for _, list := range []client.ObjectList{&v1alpha1.SliceLedgerList{}, &v1alpha1.GPUClassList{}} {
-		what := "definition sliceledgers." + v1alpha1.Group
-		if _, is := list.(*v1alpha1.GPUClassList); is {
-			what = "definition gpuclasses." + v1alpha1.Group
-		}
+	for i, list := range []client.ObjectList{&v1alpha1.GPUClassList{}, &v1alpha1.SliceLedgerList{}, &v1alpha1.SliceUsageList{}} {
 		if err := k.List(ctx, list, client.Limit(1)); err != nil {
-			return k.failed("definitions", what, err)
+			return k.failed("definitions", "definition "+definitions[i], err)
 		}
 	}
-	k.add("definitions", "The API server serves "+strings.Join(definitions, " and "), "")
+	k.add("definitions", "The API server serves "+strings.Join(definitions, ", "), "")
 	return nil
 }
 
