@@ -42,13 +42,15 @@ import (
 	"vernier.dev/vernier/nri-plugin/preload"
 	"vernier.dev/vernier/nri-plugin/rdma"
 	"vernier.dev/vernier/nri-plugin/release"
+	"vernier.dev/vernier/nri-plugin/usage"
 )
 
 // migFile in the state directory says which MIG instances are ours; mpsFolder has the
-// MPS daemons' files, in a folder that is no pod's.
+// MPS daemons' files, in a folder that is no pod's; usageFile is the node's account.
 const (
 	migFile   = "mig.json"
 	mpsFolder = "lib/mps"
+	usageFile = "usage.json"
 )
 
 // syncTimeout bounds the wait for the first state of the caches. Past it the
@@ -113,6 +115,7 @@ type agent struct {
 	limiter    *limiter.Limiter
 	mig        *mig.Mode
 	migSwitch  *mig.Switch
+	account    *usage.Account
 	mps        *mps.Mode
 	modes      mode.Set
 	preparer   *preparer
@@ -168,7 +171,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	defer late.Stop()
 	for _, part := range []manager.RunnableFunc{
-		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.sampler.Run, a.batch.Run, a.watchMPS, a.switchMIG,
+		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.sampler.Run, a.batch.Run, a.watchMPS, a.lookNowAndThen,
 		a.observeRunning,
 		func(ctx context.Context) error {
 			late.Stop()
@@ -237,7 +240,14 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 		a.releaser.Look(pod)
 		a.writer.Publish()
 	}
-	a.table.Ended = a.preparer.ended
+	a.account = usage.New(usage.Sources{
+		Node: o.Node, Path: filepath.Join(o.StateDir, usageFile), Live: live, State: a.counting,
+		Table: a.table, Modes: a.modes, Use: a.use, Now: time.Now, Log: o.Log.WithName("usage"),
+	})
+	a.table.Ended = func(c mode.Container) {
+		a.account.Ended(c) // first: the counters go with the run's folder
+		a.preparer.ended(c)
+	}
 	a.batch = &batch.Keeper{
 		Times: o.Processors, Cap: batch.Cap{Share: o.OpportunisticCPU},
 		Limit: cpuLimit(mgr.GetClient()), Log: o.Log.WithName("batch"),
@@ -315,7 +325,7 @@ func (a *agent) collector() *metrics.Collector {
 	return metrics.New(metrics.Sources{
 		Node: a.options.Node, Table: a.table, Modes: a.modes,
 		Devices: a.watcher.Snapshot, Granted: a.granted, Findings: a.auditor.Findings, Held: a.auditor.Held, Orphans: a.releaser.Ended,
-		Use: a.use, Activity: a.activity, Batch: a.batch.Use, Pressure: a.options.Pressure,
+		Use: a.use, Account: a.account.Sums, Activity: a.activity, Batch: a.batch.Use, Pressure: a.options.Pressure,
 		NVML: a.watcher.Err, Runtime: a.connection.Err, Clock: clock.RealClock{},
 	})
 }
@@ -351,6 +361,7 @@ func (a *agent) restore(ctx context.Context, cached client.Reader) error {
 	if err == nil {
 		a.table.Restore(l.Status.Released)
 		a.ledger.Begin(l)
+		a.account.Changed()
 		a.preparer.look()
 		a.keeper.Look()
 	}
@@ -358,6 +369,7 @@ func (a *agent) restore(ctx context.Context, cached client.Reader) error {
 }
 
 func (a *agent) devicesChanged() {
+	a.account.Changed()
 	a.preparer.look()
 	a.writer.Publish()
 	a.keeper.Look()
@@ -419,9 +431,13 @@ func (a *agent) refine(now *device.Snapshot) {
 	a.mps.Mark(now)
 }
 
-// switchMIG puts devices into MIG mode where the node's label says so.
-func (a *agent) switchMIG(ctx context.Context) error {
+// lookNowAndThen puts devices into MIG mode where the node's label says so, and carries the
+// node's account. Both can wait.
+func (a *agent) lookNowAndThen(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := a.account.Look(ctx); err != nil && ctx.Err() == nil {
+			a.options.Log.WithName("usage").Error(err, "Cannot keep the node's account; it is tried again")
+		}
 		if err := a.migSwitch.Look(ctx, time.Now()); err != nil {
 			a.options.Log.WithName("mig").Error(err, "Cannot put a device into MIG mode; it is tried again")
 		}
@@ -439,6 +455,12 @@ func (a *agent) watchMPS(ctx context.Context) error {
 		}
 	}, mps.Period)
 	return nil
+}
+
+// counting is what the node's account counts by.
+func (a *agent) counting() (device.Snapshot, *ledger.Index, bool) {
+	now, scanned := a.watcher.Snapshot()
+	return now, a.ledger.Index(), scanned && a.ledger.Known()
 }
 
 func (a *agent) counted() ([]v1alpha1.DeviceStatus, bool) {

@@ -5,6 +5,7 @@
 package agent
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	corev1 "k8s.io/api/core/v1"
@@ -34,6 +36,7 @@ func TestAgent(t *testing.T) {
 	c := newCluster(t)
 	for name, test := range map[string]func(*testing.T, *cluster){
 		"ledger":              testLedger,
+		"account":             testAccount,
 		"capacity":            testCapacity,
 		"classes":             testClasses,
 		"release":             testRelease,
@@ -81,6 +84,33 @@ func testLedger(t *testing.T, c *cluster) {
 	if got := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionReady); got.Reason != "RuntimeDisconnected" {
 		t.Errorf("condition %+v", got)
 	}
+}
+
+// The agent publishes its node's account, which goes with the node, and goes on with it after a
+// restart: what pods were granted, and what was free.
+func testAccount(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	stop := n.start(t)
+	u := &v1alpha1.SliceUsage{}
+	c.await(t, "its account is published", func() bool {
+		return c.admin.Get(t.Context(), types.NamespacedName{Name: n.name}, u) == nil && !u.Status.Since.IsZero()
+	})
+	if len(u.OwnerReferences) != 1 || u.OwnerReferences[0].Kind != "Node" || u.OwnerReferences[0].UID != n.uid {
+		t.Errorf("owner %+v, want node %s", u.OwnerReferences, n.uid)
+	}
+	n.runPod(t, "a")
+	kept := filepath.Join(n.options.StateDir, usageFile)
+	c.await(t, "what a pod was granted is in the file", func() bool {
+		text, err := os.ReadFile(kept)
+		return err == nil && strings.Contains(string(text), `"namespace":"default"`)
+	})
+	before := must.Get(os.ReadFile(kept))(t)
+	stop()
+	n.start(t)
+	c.await(t, "the next agent goes on with it", func() bool {
+		text, err := os.ReadFile(kept)
+		return err == nil && !bytes.Equal(text, before) && bytes.Contains(text, []byte(`"since":"`+u.Status.Since.UTC().Format(time.RFC3339)))
+	})
 }
 
 // Invariant 2: on a node whose runtime does not hold containers back while the

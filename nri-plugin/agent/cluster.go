@@ -128,6 +128,7 @@ func (a *agent) ledgerChanged(object any, gone bool) {
 	if before.UID == now.UID && before.Generation == now.Generation {
 		return
 	}
+	a.account.Changed()
 	a.preparer.look()
 	a.writer.Publish()
 	a.keeper.Look()

@@ -12,7 +12,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -67,7 +69,24 @@ type Index struct {
 	healthy []string
 
 	cordoned map[string]bool
+	shares   map[string][]Share
 }
+
+// Share is what a slice adds to what is granted of its device: less the amounts that other
+// slices of its pod count already.
+type Share struct {
+	Namespace string
+	v1alpha1.Amounts
+	// Since is when it was granted, zero where that is not known.
+	Since time.Time
+}
+
+// Shares are those of a device, held ones among them. They add up to Granted. The caller must
+// not change them.
+func (x *Index) Shares(uuid string) []Share { return x.shares[uuid] }
+
+// Cordoned reports whether the device has a cordon.
+func (x *Index) Cordoned(uuid string) bool { return x.cordoned[uuid] }
 
 // Sum adds up what is granted, of all devices in the ledger, and what is free of those
 // present, healthy and without a cordon.
@@ -88,7 +107,7 @@ func (x *Index) Sum(devices []v1alpha1.DeviceStatus, s *v1alpha1.SummaryStatus) 
 // NewIndex reads a ledger; nil is an empty one.
 func NewIndex(l *v1alpha1.SliceLedger) *Index {
 	x := &Index{grants: map[Key][]Grant{}, sums: map[string]v1alpha1.Amounts{}, owners: map[types.UID]string{}, held: map[types.UID]bool{},
-		cordoned: map[string]bool{}}
+		cordoned: map[string]bool{}, shares: map[string][]Share{}}
 	if l == nil {
 		return x
 	}
@@ -106,14 +125,22 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 	for i := range l.Spec.Devices {
 		d := &l.Spec.Devices[i]
 		booked := map[types.UID]Grant{}
+		shares := make([]Share, len(d.Slices))
 		for j := range d.Slices {
 			s := &d.Slices[j]
 			b := booked[s.Pod]
 			b.PodCore, b.PodMem = b.PodCore+s.Core-s.ReuseCore, b.PodMem+s.Mem-s.ReuseMem
 			booked[s.Pod] = b
+			adds := v1alpha1.Amounts{Core: s.Core - s.ReuseCore, Mem: s.Mem - s.ReuseMem}
 			sum := x.sums[d.UUID]
-			x.sums[d.UUID] = v1alpha1.Amounts{Core: sum.Core + s.Core - s.ReuseCore, Mem: sum.Mem + s.Mem - s.ReuseMem}
+			x.sums[d.UUID] = v1alpha1.Amounts{Core: sum.Core + adds.Core, Mem: sum.Mem + adds.Mem}
+			shares[j].Amounts = adds
+			shares[j].Namespace, _, _ = strings.Cut(s.Owner, "/")
+			if s.Since != nil {
+				shares[j].Since = s.Since.Time
+			}
 		}
+		x.shares[d.UUID] = shares
 		for j := range d.Slices {
 			s := &d.Slices[j]
 			key := Key{Pod: s.Pod, Container: s.Ctr}

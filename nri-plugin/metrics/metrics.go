@@ -55,6 +55,8 @@ type Sources struct {
 	Batch func() batch.Use
 	// Pressure is how long tasks of a container have waited for a CPU.
 	Pressure func(pid uint32, container string) (time.Duration, error)
+	// Account are the sums of the node's account; nil before it is known.
+	Account func() []v1alpha1.ModelUsage
 	// NVML and Runtime say why one of them is out of reach, nil when it isn't.
 	NVML, Runtime func() error
 	Clock         clock.PassiveClock
@@ -74,6 +76,7 @@ type Collector struct {
 	batchCap, batchUsed, pressure, orphans                      *prometheus.Desc
 	activity                                                    map[device.Figure]*prometheus.Desc
 	accelerators                                                *accelerators
+	account                                                     account
 }
 
 // New is a collector of the sources, to be registered once.
@@ -125,6 +128,7 @@ func New(from Sources) *Collector {
 			device.NVLinkReceive:  desc("device_nvlink_receive_bytes_per_second", "Bytes that the device received over all of its NVLinks, since the scrape before.", gpu...),
 		},
 		accelerators: newAccelerators(from.Node, from.Clock),
+		account:      newAccount(desc),
 	}
 	c.descriptions = append(all, c.accelerators.total, c.accelerators.used, c.accelerators.duty)
 	return c
@@ -164,6 +168,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 			}
 		}
 	}
+	c.account.send(out, c.from.Account())
 	out <- prometheus.MustNewConstMetric(c.orphans, prometheus.CounterValue, float64(c.from.Orphans()))
 	if use := c.from.Batch(); use.Cap > 0 {
 		gauge(c.batchCap, use.Cap.Cores())

@@ -96,6 +96,7 @@ func sources(table *attach.ContainerTable, limiter mode.Mode) Sources {
 		Use:      func(string) (device.Use, error) { return device.Use{MemoryBytes: 2048, Busy: 42}, nil },
 		Activity: func(string) (device.Activity, error) { return nil, device.ErrUnsupported },
 		NVML:     func() error { return nil }, Runtime: func() error { return nil },
+		Account:  func() []v1alpha1.ModelUsage { return nil },
 		Batch:    func() batch.Use { return batch.Use{} },
 		Pressure: func(uint32, string) (time.Duration, error) { return 0, errors.New("cgroup v1") },
 		Clock:    clock.RealClock{},

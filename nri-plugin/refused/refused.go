@@ -15,16 +15,17 @@ import (
 const (
 	LedgerStatus = "ledger_status"
 	Capacity     = "capacity"
+	Usage        = "usage"
 )
 
 // Writes are how many were refused, by write.
 var Writes = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "vernier_node_refused_writes_total",
-	Help: "Writes that the API server refused, as by an admission policy or a webhook that is away. By write: " + LedgerStatus + " (the ledger or its status), " + Capacity + " (the node's).",
+	Help: "Writes that the API server refused, as by an admission policy or a webhook that is away. By write: " + LedgerStatus + " (the ledger or its status), " + Capacity + " (the node's), " + Usage + " (the node's account).",
 }, []string{"write"})
 
 func init() {
-	for _, write := range []string{LedgerStatus, Capacity} {
+	for _, write := range []string{LedgerStatus, Capacity, Usage} {
 		Writes.WithLabelValues(write) // a rate needs a series from the beginning
 	}
 	metrics.Registry.MustRegister(Writes)

@@ -163,6 +163,9 @@ func nodeCollector() (prometheus.Collector, error) {
 			return device.Activity{device.SMActive: 0, device.SMOccupancy: 0, device.DRAMActive: 0, device.PCIeTransmit: 0,
 				device.PCIeReceive: 0, device.NVLinkTransmit: 0, device.NVLinkReceive: 0}, nil
 		},
+		Account: func() []v1alpha1.ModelUsage {
+			return []v1alpha1.ModelUsage{{Granted: []v1alpha1.NamespaceUsage{{UsedMilliseconds: new(int64)}}}}
+		},
 		Batch: func() batch.Use { return batch.Use{Cap: 1} },
 		NVML:  func() error { return nil }, Runtime: func() error { return nil }, Clock: clock.RealClock{},
 	}), nil

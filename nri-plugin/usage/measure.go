@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package usage
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/mode"
+)
+
+// longestSample is the longest time for which a reading of the driver's utilisation counts.
+const longestSample = time.Minute
+
+// reading is what of a container's use of a device is counted.
+type reading struct {
+	// Container is the runtime's id.
+	Container string `json:"container"`
+	UUID      string `json:"uuid"`
+	// Busy is the device time of the container that has been counted.
+	Busy time.Duration `json:"busy"`
+	// At is when it was read.
+	At time.Time `json:"at"`
+}
+
+// sample is one reading that is to be counted.
+type sample struct {
+	container, uuid, namespace string
+	// busy is all device time that the container has had, or with whole the percent in which the device is
+	// busy now.
+	busy  time.Duration
+	whole bool
+}
+
+// measure counts up to now, and what containers have used since the time before. It reports
+// whether there is anything to count yet.
+func (a *Account) measure() bool {
+	entries := a.from.Table.All()
+	var all []sample
+	for _, e := range entries {
+		if e.PID != 0 {
+			all = append(all, a.read(e.Container)...)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.step()
+	if a.present == nil {
+		return false
+	}
+	now := a.from.Now()
+	for _, s := range all {
+		// One that has ended since was counted then.
+		if _, runs := a.from.Table.Get(s.container); runs {
+			a.count(s, now)
+		}
+	}
+	a.kept.Measured = now
+	if a.from.Table.Synced() {
+		a.kept.Readings = slices.DeleteFunc(a.kept.Readings, func(r reading) bool {
+			_, runs := a.from.Table.Get(r.Container)
+			return !runs
+		})
+	}
+	return true
+}
+
+// Ended counts what a container has used up to its end. It waits for nothing but the local
+// disk.
+func (a *Account) Ended(c mode.Container) {
+	var all []sample
+	if len(c.Grants) > 0 && c.Grants[0].Mode != v1alpha1.ModeExclusive {
+		all = a.read(c)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.step()
+	for _, s := range all {
+		if a.present != nil {
+			a.count(s, a.from.Now())
+		}
+	}
+	a.kept.Readings = slices.DeleteFunc(a.kept.Readings, func(r reading) bool { return r.Container == c.ID })
+}
+
+// read is what a container has used so far: of slices with a quota what its counters say, of whole
+// devices what the driver does. Of others nothing is known.
+func (a *Account) read(c mode.Container) (all []sample) {
+	if len(c.Grants) == 0 {
+		return nil
+	}
+	namespace, _, _ := strings.Cut(c.Owner, "/")
+	if c.Grants[0].Mode == v1alpha1.ModeExclusive {
+		for _, g := range c.Grants {
+			if use, err := a.from.Use(g.UUID); err == nil {
+				all = append(all, sample{c.ID, g.UUID, namespace, time.Duration(use.Busy), true})
+			}
+		}
+		return all
+	}
+	usage, err := a.from.Modes.Usage(c)
+	if err != nil || usage == nil {
+		return nil // an error, too, where its figures cannot be
+	}
+	for i, d := range usage.Devices {
+		if g := c.Grants[i]; g.Core > 0 {
+			all = append(all, sample{c.ID, g.UUID, namespace, d.Busy, false})
+		}
+	}
+	return all
+}
+
+// count enters what a sample has more than the reading before: no more than the time between, for a tenant
+// may have written anything. Whole milliseconds are counted, and the rest with the next.
+func (a *Account) count(s sample, now time.Time) {
+	i := slices.IndexFunc(a.kept.Readings, func(r reading) bool { return r.Container == s.container && r.UUID == s.uuid })
+	if i < 0 {
+		r := reading{Container: s.container, UUID: s.uuid, At: a.kept.Measured}
+		if r.At.IsZero() { // an account that begins: what was used before is nobody's
+			r.At, r.Busy = now, s.busy
+		}
+		if s.whole {
+			r.At, r.Busy = now, 0
+		}
+		a.kept.Readings = append(a.kept.Readings, r)
+		i = len(a.kept.Readings) - 1
+	}
+	r := &a.kept.Readings[i]
+	elapsed := max(now.Sub(r.At), 0)
+	more := s.busy - r.Busy
+	if s.whole {
+		more = elapsed * max(min(s.busy, 100), 0) / 100
+		if elapsed > longestSample {
+			more = 0
+		}
+	}
+	counted := min(max(more, 0), elapsed).Truncate(time.Millisecond)
+	if r.At = now; !s.whole {
+		// Of what was cut off nothing is counted later.
+		r.Busy = s.busy - min(max(more, 0), elapsed) + counted
+	}
+	d, found := a.present[s.uuid]
+	if !found {
+		return
+	}
+	b := book{a.kept.Account}
+	b.use(b.Through.Unix(), d.model, s.namespace, counted.Milliseconds())
+	a.kept.Account = b.SliceUsageStatus
+}
