@@ -36,6 +36,7 @@ var commands = map[string]struct{ args, prints string }{
 	"top":        {"-n " + namespace, "train main " + node + " 6144/40656"},
 	"uninstall":  {"--wait", "Namespace/vernier-system deleted (dry run)"},
 	"uncordon":   {node + "/0", "gpu/" + node + "/0 uncordoned"},
+	"usage":      {"-A --since 1h", "(total)"},
 	"waiting":    {"-n " + namespace, "No pods wait for a slice"},
 	"why":        {"train -n " + namespace, "Pod " + namespace + "/train: it does not wait for Vernier:"},
 }

@@ -14,28 +14,37 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-const crd = "deploy/chart/files/crds/vernier.dev_sliceledgers.yaml"
+const crds = "deploy/chart/files/crds/vernier.dev_"
 
-// fields has what stands under spec or status of a ledger, by the resource's
-// definition, in the order of the Go types.
+// part is a part of an object of ours.
+type part struct {
+	file, property string
+	of             reflect.Type
+}
+
+// fields has what stands under spec or status of a ledger, or under the status of an account,
+// by the resource's definition, in the order of the Go types.
 func fields(of []string) (table, error) {
 	t := table{head: []string{"field", "type", "meaning"}}
-	text, err := os.ReadFile(crd)
-	if err != nil {
-		return t, err
+	parts := map[string]part{
+		"spec":    {crds + "sliceledgers.yaml", "spec", reflect.TypeFor[v1alpha1.SliceLedgerSpec]()},
+		"status":  {crds + "sliceledgers.yaml", "status", reflect.TypeFor[v1alpha1.SliceLedgerStatus]()},
+		"account": {crds + "sliceusages.yaml", "status", reflect.TypeFor[v1alpha1.SliceUsageStatus]()},
 	}
-	d := &apiextensionsv1.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict(text, d); err != nil {
-		return t, err
-	}
-	root := d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
-	types := map[string]reflect.Type{"spec": reflect.TypeFor[v1alpha1.SliceLedgerSpec](), "status": reflect.TypeFor[v1alpha1.SliceLedgerStatus]()}
-	for _, part := range of {
-		schema, found := root[part]
-		if !found || types[part] == nil {
-			return t, fmt.Errorf("%s has no %s", crd, part)
+	for _, name := range of {
+		p, found := parts[name]
+		if !found {
+			return t, fmt.Errorf("no object has %s", name)
 		}
-		if err := t.walk("", types[part], schema); err != nil {
+		text, err := os.ReadFile(p.file)
+		if err != nil {
+			return t, err
+		}
+		d := &apiextensionsv1.CustomResourceDefinition{}
+		if err := yaml.UnmarshalStrict(text, d); err != nil {
+			return t, err
+		}
+		if err := t.walk("", p.of, d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties[p.property]); err != nil {
 			return t, err
 		}
 	}
@@ -54,7 +63,7 @@ func (t *table) walk(path string, of reflect.Type, schema apiextensionsv1.JSONSc
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		s, found := schema.Properties[name]
 		if !found {
-			return fmt.Errorf("%s%s is not in %s: make generate", path, name, crd)
+			return fmt.Errorf("%s%s is not in the definition: make generate", path, name)
 		}
 		at, inner, elem := path+name, f.Type, s
 		if s.Items != nil {

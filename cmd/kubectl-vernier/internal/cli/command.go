@@ -127,6 +127,7 @@ container) or none (no quota was asked for).`
 		c.fitCommand(),
 		c.sub("classes", "GPU classes, and how many units of each there are", c.classes),
 		c.sub("defrag", "Slices that stand in the way of whole GPUs", c.defrag),
+		c.usageCommand(),
 		c.inspectCommand(),
 		c.explainCommand(),
 		c.quotaCommand(),

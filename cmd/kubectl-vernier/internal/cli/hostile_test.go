@@ -35,7 +35,8 @@ const escapes = "\x1b]0;owned\x07\x1b[31m\u009b32m\r\b\x7f\u202e"
 // hostileCluster has escapes in all texts that tenants, agents and operators write, which an API
 // server takes or does not.
 func hostileCluster() []client.Object {
-	objects := append(classFixture(), agent("vernier-node-1", "gpu-1"), agent("vernier-node-2", "gpu-2"))
+	objects := append(classFixture(), accounts()...)
+	objects = append(objects, agent("vernier-node-1", "gpu-1"), agent("vernier-node-2", "gpu-2"))
 	for _, o := range objects {
 		switch o := o.(type) {
 		case *v1alpha1.SliceLedger:
@@ -55,6 +56,12 @@ func hostileCluster() []client.Object {
 				o.Status.Conditions[i].Message += escapes
 			}
 			o.Spec.Cordons = append(o.Spec.Cordons, v1alpha1.Cordon{UUID: gpuB, By: escapes, Reason: "fans" + escapes})
+		case *v1alpha1.SliceUsage:
+			o.Name += escapes
+			for i := range o.Status.Hours {
+				m := &o.Status.Hours[i].Models[0]
+				m.Model, m.Granted[0].Namespace = m.Model+escapes, m.Granted[0].Namespace+escapes
+			}
 		case *v1alpha1.GPUClass:
 			o.Spec.Models, o.Spec.Topology = append(o.Spec.Models, "L4"+escapes), "numa"+escapes
 		case *corev1.Event:
@@ -95,7 +102,7 @@ func TestHostileTerminalEscapes(t *testing.T) {
 		"waiting -A", "waiting -A -o wide", "top -A", "why big -n team-a", "why queued -n team-a", "why new -n team-b", "why failed -n team-a",
 		"why gold -n team-a", "why bronze -n team-a", "why none" + escapes, "classes", "defrag", "inspect", "explain -f " + manifest, "fit -f " + manifest,
 		"cordon gpu-1/0", "uncordon gpu-1/1", "drain gpu-1/0", "drain gpu-1/0 --force --dry-run=client", "cordon gpu-1/" + escapes,
-		"quota team-a --gpus 2.5 --memory mib", "quota team-a --gpus " + escapes, "uninstall", "uninstall --wait", "check",
+		"quota team-a --gpus 2.5 --memory mib", "quota team-a --gpus " + escapes, "uninstall", "uninstall --wait", "check", "usage -A", "usage -A -o csv", "usage --by model --prices " + escapes + "=1",
 		"nodes -o name", "devices -o name", "slices -A -o name", "waiting -A -o name", "classes -o name", "explain -o name -f " + manifest,
 		"devices -o jsonpath={.items[*].model}", "devices -o go-template={{range.items}}{{.model}}{{end}}", "devices -o custom-columns=M:.model",
 		"waiting -A -o jsonpath={.items[*].reason.message}", "nodes -l " + escapes, "nodes --sort-by " + escapes, "nodes -o " + escapes, escapes,

@@ -16,12 +16,20 @@ import (
 type output struct {
 	format    string
 	noHeaders bool
+	// withCSV: the command prints one table that spreadsheets may take.
+	withCSV bool
 }
+
+const formatCSV = "csv"
 
 func (o output) validate() error {
 	switch o.format {
 	case "", "wide", "json", "yaml":
 		return nil
+	case formatCSV:
+		if o.withCSV {
+			return nil
+		}
 	}
 	_, err := o.printer()
 	return err
@@ -60,6 +68,8 @@ func (o output) print(out, errOut io.Writer, doc any, sections ...section) error
 		}
 		_, err = raw(out).Write(text)
 		return err
+	case formatCSV:
+		return sections[0].table.CSV(out, !o.noHeaders)
 	case "", "wide":
 	default:
 		return o.printAs(out, doc)

@@ -62,7 +62,7 @@ func named(o runtime.Object) (runtime.Object, error) {
 		return one, nil
 	}
 	list, ok := o.(*unstructured.UnstructuredList)
-	if !ok {
+	if !ok || list.GetKind() == view.KindUsage {
 		return nil, errors.New("-o name is of one list: say nodes, devices, slices, waiting or classes")
 	}
 	names := &unstructured.UnstructuredList{Object: list.Object}

@@ -31,6 +31,7 @@ const (
 	KindUses    = "UseList"
 	KindClasses = "ClassList"
 	KindChecks  = "CheckList"
+	KindUsage   = "UsageList"
 )
 
 // List is the printed form of one table.

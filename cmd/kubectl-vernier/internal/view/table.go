@@ -3,6 +3,8 @@
 package view
 
 import (
+	"encoding/csv"
+	"io"
 	"slices"
 	"strings"
 )
@@ -36,4 +38,26 @@ func shown(cell string) string {
 		return "-"
 	}
 	return cell
+}
+
+// CSV writes the table for spreadsheets. None of its cells is taken for a formula.
+func (t Table) CSV(to io.Writer, header bool) error {
+	w := csv.NewWriter(to)
+	rows := t.rows
+	if header {
+		rows = append([][]string{t.header}, rows...)
+	}
+	for _, row := range rows {
+		row = slices.Clone(row)
+		for i, cell := range row {
+			if cell != "" && strings.ContainsAny(cell[:1], "=+-@") {
+				row[i] = "'" + cell
+			}
+		}
+		if err := w.Write(row); err != nil {
+			return err
+		}
+	}
+	w.Flush()
+	return w.Error()
 }
