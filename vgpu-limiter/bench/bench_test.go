@@ -95,6 +95,16 @@ func (p place) command(limited bool, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// costOf is the median cost of one call, in nanoseconds, with a library.
+func (p place) costOf(b *testing.B, library, call string) float64 {
+	b.Helper()
+	cmd := p.command(false, filepath.Join(p.bin, "cost"), call, "0")
+	cmd.Env = append(cmd.Env, "LD_PRELOAD="+library)
+	out, err := cmd.Output()
+	must.Do(b, err)
+	return must.Get(strconv.ParseFloat(strings.TrimSpace(string(out)), 64))(b)
+}
+
 func (p place) run(b *testing.B, limited bool, program string, args ...string) string {
 	b.Helper()
 	out, err := p.command(limited, program, args...).Output()
@@ -138,6 +148,29 @@ func BenchmarkCall(b *testing.B) {
 				out := p.run(b, limited, filepath.Join(p.bin, "cost"), bench.call, strconv.Itoa(bench.live))
 				return must.Get(strconv.ParseFloat(out, 64))(b)
 			})
+		})
+	}
+}
+
+// BenchmarkBefore is the cost of one call beside that with another build of the library, in
+// turn: VERNIER_BEFORE names its libvgpu-test.so. The difference is the median of the pairs'.
+func BenchmarkBefore(b *testing.B) {
+	before := os.Getenv("VERNIER_BEFORE")
+	if before == "" {
+		b.Skip("VERNIER_BEFORE names no libvgpu-test.so to compare with")
+	}
+	for _, call := range []string{"alloc-free", "alloc-free-async", "get-info", "launch"} {
+		b.Run(call, func(b *testing.B) {
+			p := newPlace(b, 0)
+			var costs [3][]float64 // before, now, and the difference
+			for b.Loop() {
+				was, is := p.costOf(b, before, call), p.costOf(b, p.library(), call)
+				costs[0], costs[1], costs[2] = append(costs[0], was), append(costs[1], is), append(costs[2], is-was)
+			}
+			for i, unit := range []string{"before-ns/op", "ns/op", "added-ns/op"} {
+				slices.Sort(costs[i])
+				b.ReportMetric(costs[i][len(costs[i])/2], unit)
+			}
 		})
 	}
 }

@@ -70,8 +70,9 @@ struct vgpu_limits {
 // All words count up from zero; a new file is zero but for the header.
 
 struct vgpu_counters_device {
-    // Bytes charged to the container: bits 0..47. Bits 48..63 count the
-    // corrections that took dead owners' bytes off.
+    // Bytes charged to the container: bits 0..47. Bits 48..62 count the corrections that
+    // took dead owners' bytes off, and the changes of the limits. Bit 63 names which of the
+    // two limits of vgpu_pace_device is in force.
     uint64_t memory;
     uint64_t memory_refusals; // allocations refused for want of memory
     // What the first context of a process was seen to take, plus 1; bit 63: NVML
@@ -196,10 +197,13 @@ struct vgpu_pace_device {
     // Never out of date. The quota of a container whose limits have none, or all of the
     // device, in percent: of 100 - the neighbours' quotas, its part; 0 without neighbours.
     uint64_t plain_core;
+    // Never out of date. Bit 63 of the counters' memory names the one of two limits that is in
+    // force in place of the limits file's. It doesn't change while it is in force:
+    //   bits  0..47  memory in bytes; 0: the limits file's
+    //   bits 48..55  percent of the device, 1..100; 0: the limits file's
+    uint64_t limit[2];
     // Reserved, 0 today: changing the layout later would take turns from running containers.
-    uint64_t memory_bytes; // for resizing: in place of the limit's
-    uint64_t ready_bytes;  // for lent memory: what of the limit is there without asking
-    uint64_t ring;         // for idle slices: a launch is to ring the bell of the counters
+    uint64_t ready_bytes; // for lent memory: what of the limit is there without asking
 };
 
 struct vgpu_pace {
@@ -207,10 +211,13 @@ struct vgpu_pace {
     uint32_t version;
     uint32_t size; // of the whole file, bytes
     uint32_t device_count; // same devices, same order as in limits
-    uint32_t reserved;
-    uint64_t plain_devices; // bit i: plain_core of device i isn't 0
+    uint32_t resizes; // 1: the library that was installed with this file reads limit[2]
+    // Bit i: plain_core of device i isn't 0. Bit 16 + i: its limit in force has a quota, and
+    // the limits file has none or all of the device.
+    uint64_t plain_devices;
     uint64_t damaged; // 1: the node side has seen counters go back that only grow
-    uint64_t pad[3];
+    uint64_t ring_devices; // reserved, for idle slices: bit i: a launch is to ring the bell of the counters
+    uint64_t pad[2];
     struct vgpu_pace_device device[VGPU_MAX_DEVICES];
 };
 
@@ -225,6 +232,8 @@ struct vgpu_pace {
 #define VGPU_HOST_NUMBERS (UINT64_C(1) << 63)
 #define VGPU_BYTES_MASK ((UINT64_C(1) << 48) - 1)
 #define VGPU_HIGH_ONE (UINT64_C(1) << 48)
+#define VGPU_SECOND_LIMIT (UINT64_C(1) << 63)
+#define VGPU_LIMIT_CORE(limit) ((uint32_t)((limit) >> 48 & 0xff))
 
 _Static_assert(sizeof(struct vgpu_limits) == 672, "limits file");
 _Static_assert(sizeof(struct vgpu_counters_header) == 4096, "one page");

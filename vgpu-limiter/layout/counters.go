@@ -138,22 +138,22 @@ var errLocks = errors.New("counters: too many locks on the file; the container's
 // errImpossible is of figures that nothing but the tenant's own hand has written.
 var errImpossible = errors.New("counters: figures that cannot be; the container has written into them")
 
-// Check returns an error if there are figures that cannot be, in a container whose devices
-// have these memory limits in bytes. The up is the time since the machine started. Such is memory
+// Check returns an error if there are figures that cannot be. By device, limits are those of
+// memory in bytes, and peaks what was ever charged at most. The up is the time since the machine started. Such is memory
 // far beyond the limit, or more time and events than there was time for. A little beyond is possible:
 // figures are read one after the other, and a context that does not fit is charged for a moment.
-func (u *Usage) Check(limits []uint64, up time.Duration) error {
-	if len(limits) != len(u.Devices) {
+func (u *Usage) Check(limits, peaks []uint64, up time.Duration) error {
+	if len(limits) != len(u.Devices) || len(peaks) != len(u.Devices) {
 		return fmt.Errorf("counters: %d devices, the container has %d", len(u.Devices), len(limits))
 	}
 	for i, d := range u.Devices {
-		most := 2*limits[i] + 4<<30
+		beyond := func(bytes, limit uint64) bool { return bytes > 2*limit+4<<30 }
 		for _, p := range u.Processes {
-			if p.UsedBytes[i] > most {
+			if beyond(p.UsedBytes[i], limits[i]) {
 				return errImpossible
 			}
 		}
-		if d.UsedBytes > most || d.PeakBytes > most ||
+		if beyond(d.UsedBytes, limits[i]) || beyond(d.PeakBytes, peaks[i]) ||
 			d.Busy > up || d.Busy < -up || d.Throttled < 0 || d.Throttled/MaxProcesses > up ||
 			d.Launches > uint64(up) || d.MemoryRefusals > uint64(up) {
 			return errImpossible

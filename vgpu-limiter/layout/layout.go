@@ -2,9 +2,10 @@
 
 // Package layout owns the Go side of the files through which the node agent and a
 // container's processes meet. The node agent writes the limits and pace files, which
-// tenants only read. Tenants write the counters file, which the node agent only reads.
-// It never maps a tenant's file into memory (a tenant that truncates it must not kill
-// the reader). It never trusts a number in it as a bound. It decides nothing: the
+// tenants only read. Tenants write the counters file, which the node agent reads, and of
+// which it changes one word to put new limits in force (Resize). Only then it maps a
+// tenant's file into memory, and a tenant that truncates it doesn't kill the agent.
+// It never trusts a number in it as a bound. It decides nothing: the
 // ledger says who may have how much.
 //
 // The C definition is include/vgpu_layout.h; a test compares every size and
@@ -90,6 +91,7 @@ const (
 	paceVersionOff = 8
 	paceSizeOff    = 12
 	paceCountOff   = 16
+	paceResizesOff = 20
 	pacePlainsOff  = 24
 	paceDamagedOff = 32
 	paceDevicesOff = 64
@@ -98,6 +100,10 @@ const (
 	paceReturnOff  = 16
 	paceOthersOff  = 24
 	pacePlainOff   = 32
+	paceLimitOff   = 40
+	plainResized   = 16 // the first bit of plain_devices for limits in force
+	limitCoreShift = 48
+	limitCoreMask  = 0xff
 
 	// Those of the release before, whose containers still run after an upgrade.
 	pace3Size       = 576
@@ -128,5 +134,7 @@ const (
 	calendarOff  = 626688
 	calendarSize = 4 * CalendarCells
 
-	bytesMask = 1<<48 - 1
+	bytesMask   = 1<<48 - 1
+	oneChange   = 1 << 48
+	secondLimit = 1 << 63
 )

@@ -61,6 +61,7 @@ func CreatePace(path string, n int) error {
 	le.PutUint32(header[paceVersionOff:], paceVersion)
 	le.PutUint32(header[paceSizeOff:], paceSize)
 	le.PutUint32(header[paceCountOff:], uint32(n))
+	le.PutUint32(header[paceResizesOff:], 1)
 	return replaceFile(path, header, paceSize, 0o644, allocate)
 }
 
@@ -123,13 +124,18 @@ func (p *Pace) SetPlain(i int, core uint32) bool {
 		return false
 	}
 	p.word(i, pacePlainOff).Store(uint64(core))
-	devices := (*atomic.Uint64)(unsafe.Pointer(&p.b[pacePlainsOff]))
-	if bit := uint64(1) << i; core != 0 {
-		devices.Or(bit)
-	} else {
-		devices.And(^bit)
-	}
+	p.setQuotaBit(i, core != 0)
 	return true
+}
+
+// setQuotaBit sets a bit of plain_devices, by which the library knows that it must ask.
+func (p *Pace) setQuotaBit(bit int, set bool) {
+	devices := (*atomic.Uint64)(unsafe.Pointer(&p.b[pacePlainsOff]))
+	if set {
+		devices.Or(1 << bit)
+	} else {
+		devices.And(^(uint64(1) << bit))
+	}
 }
 
 // Damage tells the container's processes that their counters were overwritten: they refuse

@@ -196,7 +196,10 @@ type place struct {
 
 func (p place) state() *onDevice { return &p.container.devices[p.device] }
 
-func (p place) limit() layout.DeviceLimit { return p.container.limits.Devices[p.device] }
+// limit is what is in force, which changes while the container runs.
+func (p place) limit() layout.DeviceLimit {
+	return p.container.pace.InForce(p.device, p.container.limits.Devices[p.device])
+}
 
 // places are the containers of each GPU.
 func (l *Loop) places() map[string][]place {

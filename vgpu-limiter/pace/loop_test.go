@@ -127,6 +127,37 @@ func TestLoop(t *testing.T) {
 	want(a, 0, 100, 0, period, clock+Validity)
 }
 
+// TestLoop_WhenResized: turns and idle time go by the percentages in force from the next step on.
+func TestLoop_WhenResized(t *testing.T) {
+	l := New()
+	l.now = func() time.Duration { return now }
+	a := attach(t, l, layout.DeviceLimit{UUID: gpuA, Core: 30, MayBurst: true})
+	b := attach(t, l, layout.DeviceLimit{UUID: gpuA})
+	a.launch(0, now)
+	b.launch(0, now)
+	want := func(first, second uint64) {
+		t.Helper()
+		l.step()
+		if core, _, _, _ := a.turn(0); core != first {
+			t.Errorf("core %d of the first, want %d", core, first)
+		}
+		if core, _, _, _ := b.turn(0); core != second {
+			t.Errorf("core %d of the second, want %d", core, second)
+		}
+	}
+	resize := func(f files, core uint32) {
+		t.Helper()
+		must.Do(t, layout.Resize(f.path("limits"), f.path("counters"), f.path("pace"), layout.DeviceLimit{UUID: gpuA, Core: core}))
+	}
+	want(95, 100)
+	resize(b, 40)
+	want(55, 40)
+	resize(a, 20)
+	want(55, 40)
+	resize(b, 75)
+	want(20, 75)
+}
+
 // TestLoopSurvivesTenants: a container that cuts its counters short harms nobody.
 func TestLoopSurvivesTenants(t *testing.T) {
 	l := New()

@@ -26,7 +26,7 @@ var sanitized = os.Getenv(sanitizedVar) != ""
 // are made elsewhere.
 const notForAddresses = "^(TestSanitized|TestUnits|TestHeaders|TestLibrary|TestHooksTable|TestRun.*|TestFolderForFile|TestLookups.*|FuzzLookups|" +
 	"TestEveryFunctionIsDecided|TestNVML.*|TestUnloading|TestWithoutCUDA|TestNoGlobalTouched|TestImports|TestForbiddenFiles|TestRooms|" +
-	"TestLimitsAreJudgedAlike|TestAnySystemCallFails|TestResourceLimits|TestSmallStacks|TestReadersStopNobody|TestStormKeepsTheLimit|TestQuota|TestNoQuota|TestNeighbours|TestCopiesKeepTheQuota)$"
+	"TestLimitsAreJudgedAlike|TestAnySystemCallFails|TestResourceLimits|TestSmallStacks|TestReadersStopNobody|TestStormKeepsTheLimit|TestResizeStorm|TestResizeOfCore|TestQuota|TestNoQuota|TestNeighbours|TestCopiesKeepTheQuota)$"
 
 // Again under the thread sanitizer: each program that has threads. It sees one process alone,
 // so not what TestViews adds to the storm, another one that looks.
@@ -109,9 +109,9 @@ func failures(out string) string {
 // those that have some.
 func TestUnits(t *testing.T) {
 	t.Parallel()
-	threads := []string{"table_test", "charge_test", "busy_union_test", "thread_end_test"}
+	threads := []string{"table_test", "charge_test", "resize_test", "busy_union_test", "thread_end_test"}
 	all := append([]string{"ipc_share_test", "ipc_fd_test", "limits_test", "region_test", "timeshare_test", "time_test", "slowdown_test", "context_test", "module_test", "refer_test", "overhead_test", "thread_stream_test", "stream_test", "capture_test"}, threads...)
-	for sanitizers, units := range map[string][]string{"address,undefined": all, "thread": threads} {
+	for sanitizers, units := range map[string][]string{"address,undefined": all, "thread": threads, "": {"resize_test"}} { // without any: a million interleavings
 		t.Run("sanitizers="+sanitizers, func(t *testing.T) {
 			t.Parallel()
 			for _, unit := range units {

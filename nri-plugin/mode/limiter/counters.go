@@ -81,11 +81,19 @@ func (l *Limiter) Usage(c mode.Container) (*layout.Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	limits := make([]uint64, len(c.Grants))
+	limits, peaks := make([]uint64, len(c.Grants)), make([]uint64, len(c.Grants))
 	for i, g := range c.Grants {
-		limits[i] = g.Mem.Bytes()
+		limits[i], peaks[i] = g.Mem.Bytes(), g.Mem.Bytes()
 	}
-	if err := usage.Check(limits, pace.Now()); err != nil {
+	if p, err := layout.OpenPace(dir.pace(), len(c.Grants)); err == nil {
+		for i := range c.Grants {
+			if inForce, resized := p.Resized(i); resized { // by then the ledger may have others
+				limits[i], peaks[i] = max(limits[i], inForce), layout.MaxMemoryBytes
+			}
+		}
+		_ = p.Close()
+	}
+	if err := usage.Check(limits, peaks, pace.Now()); err != nil {
 		return nil, err
 	}
 	return &usage, nil

@@ -10,7 +10,8 @@
 #include "compute/timeshare.h"
 
 struct vgpu_turn vgpu_turn(const struct vgpu_process *process, int device, uint64_t now) {
-    struct vgpu_turn turn = {.core = vgpu_quota(process, device), .period = VGPU_PERIOD_NS, .part = VGPU_PERIOD_NS};
+    uint32_t limit = vgpu_core(process, device);
+    struct vgpu_turn turn = {.core = limit % 100, .period = VGPU_PERIOD_NS, .part = VGPU_PERIOD_NS};
     if (process->pace == NULL)
         return turn;
     const struct vgpu_pace_device *pace = &process->pace->device[device];
@@ -33,7 +34,7 @@ struct vgpu_turn vgpu_turn(const struct vgpu_process *process, int device, uint6
     turn.part = period * part / 255;
     turn.others = vgpu_load(&pace->others_until);
     if (yields)
-        turn.core = core, turn.bursts = process->limits.device[device].core_percent == 0;
+        turn.core = core, turn.bursts = limit == 0;
     else if (core > turn.core && (process->limits.device[device].flags & VGPU_MAY_BURST) != 0)
         turn.core = core, turn.bursts = true;
     return turn;

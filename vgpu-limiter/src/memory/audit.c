@@ -23,7 +23,7 @@
 #define AUDIT_ATTEMPTS 64
 
 // Under audit.lock. Takes the excess of one device's total off it. Returns false, with
-// nothing done, if some slot was not at rest.
+// nothing done, if some slot was not at rest, or the total was corrected or its limit changed.
 static bool correct(struct vgpu_process *process, int device) {
     struct vgpu_counters *counters = process->region.counters;
     uint64_t *total = &counters->header.device[device].memory;
@@ -50,13 +50,16 @@ static bool correct(struct vgpu_process *process, int device) {
             return false;
     if (vgpu_region_slots(counters) != slots)
         return false;
-    uint64_t excess = (seen & VGPU_BYTES_MASK) - sum, corrections = seen >> 48;
+    uint64_t excess = (seen & VGPU_BYTES_MASK) - sum, changes = seen >> 48;
     if (excess == 0 || excess > VGPU_BYTES_MASK)
         return true;
     VGPU_TEST_STEP();
-    while (seen >> 48 == corrections && !vgpu_cas(total, &seen, seen + VGPU_HIGH_ONE - excess))
-        ;
-    return true;
+    while (seen >> 48 == changes) {
+        uint64_t counted = (seen + VGPU_HIGH_ONE) & ~VGPU_SECOND_LIMIT;
+        if (vgpu_cas(total, &seen, (counted | (seen & VGPU_SECOND_LIMIT)) - excess))
+            return true;
+    }
+    return false; // another process has corrected it, or the limits have changed
 }
 
 // Also under pools.lock, and with the locks of dead processes' slots in hand.

@@ -16,6 +16,10 @@
 //      takes it off if, and only if, nobody else has since (the corrections
 //      counted in T).
 //   5. No step waits for another process.
+//   6. T is never more than the limit in force. The node side changes limits by a
+//      compare-and-swap of T's word, which counts it and names the other of two limits; the
+//      one that is in force doesn't change. A charge loads the limit after T: where that is
+//      out of date, so is T, and its own compare-and-swap fails.
 
 #include "memory/charge.h"
 
@@ -45,11 +49,15 @@ bool vgpu_charge_once(struct vgpu_process *process, int device, uint64_t bytes) 
         return false;
     struct vgpu_slot_device *words = words_of(process, device);
     uint64_t *total = &process->region.counters->header.device[device].memory;
-    uint64_t limit = process->limits.device[device].memory_bytes;
     uint64_t granted = 0;
     VGPU_TEST_STEP();
     uint64_t seen = vgpu_load(total);
-    while (bytes <= limit && (seen & VGPU_BYTES_MASK) <= limit - bytes) {
+    for (;;) {
+        VGPU_TEST_STEP();
+        uint64_t limit = vgpu_memory_limit(&process->limits, process->pace, device, seen);
+        VGPU_TEST_STEP();
+        if (bytes > limit || (seen & VGPU_BYTES_MASK) > limit - bytes)
+            break;
         if (vgpu_cas(total, &seen, seen + bytes)) {
             granted = bytes;
             raise_peak(&process->region.counters->header.device[device].memory_peak,

@@ -32,7 +32,7 @@ static inline uint64_t vgpu_begun(const struct vgpu_slot *slot, int device) {
 
 // The bytes charged to the container now.
 static inline uint64_t vgpu_charged(const struct vgpu_process *process, int device) {
-    return vgpu_load(&process->region.counters->header.device[device].memory) & VGPU_BYTES_MASK;
+    return vgpu_total(process, device) & VGPU_BYTES_MASK;
 }
 
 #endif

@@ -27,7 +27,7 @@ cu_result cuDeviceTotalMem_v2(size_t *bytes, cu_device device) {
     int index = vgpu_device_index(process, device);
     if (index < 0)
         return CU_NOT_PERMITTED;
-    uint64_t limit = process->limits.device[index].memory_bytes;
+    uint64_t limit = vgpu_memory_limit(&process->limits, process->pace, index, vgpu_total(process, index));
     if (*bytes > limit)
         *bytes = limit;
     return CU_OK;
@@ -46,8 +46,8 @@ cu_result cuMemGetInfo_v2(size_t *free, size_t *total) {
         vgpu_audit(process, true);
     if (process->pools.count != 0)
         vgpu_refresh_pools(process);
-    uint64_t limit = process->limits.device[here.device].memory_bytes;
-    uint64_t used = vgpu_charged(process, here.device);
+    uint64_t charged = vgpu_total(process, here.device), used = charged & VGPU_BYTES_MASK;
+    uint64_t limit = vgpu_memory_limit(&process->limits, process->pace, here.device, charged);
     *total = limit;
     *free = used < limit ? limit - used : 0;
     return CU_OK;

@@ -23,6 +23,7 @@
 struct vgpu_view {
     struct vgpu_limits limits;
     struct vgpu_region region;
+    const struct vgpu_pace *pace; // NULL where there is none
 };
 
 static struct vgpu_view *_Atomic the_view;
@@ -40,6 +41,8 @@ static struct vgpu_view *open_view(void) {
         path = VGPU_COUNTERS_PATH;
         wrong = vgpu_region_view(path, view->limits.device_count, &view->region);
     }
+    if (wrong == NULL)
+        view->pace = vgpu_pace_map(VGPU_PACE_PATH, view->limits.device_count);
     struct vgpu_view *other = NULL;
     if (wrong != NULL) {
         VGPU_LOG_ONCE("NVML's view refused: %s: %s", path, wrong);
@@ -140,7 +143,8 @@ nv_result vgpu_slice_find(nv_device device, struct vgpu_slice *out) {
     out->device = find_device(out->view, device);
     if (out->device < 0)
         return NV_NO_PERMISSION;
-    out->total = out->view->limits.device[out->device].memory_bytes;
+    uint64_t charged = vgpu_load(&out->view->region.counters->header.device[out->device].memory);
+    out->total = vgpu_memory_limit(&out->view->limits, out->view->pace, out->device, charged);
     return NV_OK;
 }
 

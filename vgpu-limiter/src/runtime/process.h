@@ -7,6 +7,7 @@
 #define VGPU_PROCESS_H
 
 #include "runtime/driver.h"
+#include "runtime/limits.h"
 #include "runtime/region.h"
 #include "runtime/table.h"
 
@@ -102,9 +103,19 @@ extern struct vgpu_process *_Atomic vgpu_process_page;
 // isn't listed; then it returns -1 and logs it.
 int vgpu_device_index(const struct vgpu_process *process, cu_device device);
 
+// The container's total of a device as the counters have it.
+static inline uint64_t vgpu_total(const struct vgpu_process *process, int device) {
+    return vgpu_load(&process->region.counters->header.device[device].memory);
+}
+
+// The compute limit in force on a device in percent, 0 for none.
+static inline uint32_t vgpu_core(const struct vgpu_process *process, int device) {
+    return vgpu_core_limit(&process->limits, process->pace, device, vgpu_total(process, device));
+}
+
 // The compute quota on a device in percent, 0 for none or all of it.
 static inline uint32_t vgpu_quota(const struct vgpu_process *process, int device) {
-    uint32_t percent = process->limits.device[device].core_percent;
+    uint32_t percent = vgpu_core(process, device);
     return percent < 100 ? percent : 0;
 }
 

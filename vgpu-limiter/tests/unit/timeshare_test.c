@@ -23,7 +23,7 @@ static void refuses_damage(const char *path, const struct vgpu_pace *good) {
         put(path, good, n);
         CHECK(vgpu_pace_map(path, 1) == NULL);
     }
-    for (size_t bit = 0; bit < 8 * offsetof(struct vgpu_pace, reserved); bit++) {
+    for (size_t bit = 0; bit < 8 * offsetof(struct vgpu_pace, resizes); bit++) {
         struct vgpu_pace bad = *good;
         ((unsigned char *)&bad)[bit / 8] ^= (unsigned char)(1u << bit % 8);
         put(path, &bad, sizeof bad);
@@ -42,6 +42,7 @@ int main(int argc, char **argv) {
     get(argv[3], &good, sizeof good);
     refuses_damage(argv[3], &good);
 
+    CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
     process.pace = vgpu_pace_map(argv[3], 1);
     CHECK(process.pace != NULL);
     process.limits.device_count = 1;
@@ -55,10 +56,18 @@ int main(int argc, char **argv) {
                          (random >> 32 | 1) << 48;
         written.device[0].turn = i % 2 != 0 ? random : sound; // most of the latter are
         written.device[0].valid_until = now + (i % 3 != 0);
-        put(argv[3], &written, sizeof written);
         process.limits.device[0].core_percent = 1 + (uint32_t)(random >> 57) % 99;
         process.limits.device[0].flags = i % 5 < 3 ? VGPU_MAY_BURST : 0;
         uint32_t quota = process.limits.device[0].core_percent;
+        bool second = i % 7 < 3; // the limit in force: the file's, or another, or one that makes no sense
+        process.region.counters->header.device[0].memory = second ? VGPU_SECOND_LIMIT : 0;
+        written.device[0].limit[!second] = random;
+        written.device[0].limit[second] = i % 4 == 0 ? 0 : i % 4 == 1 ? UINT64_C(101) << 48 : (random >> 17 & 0x7f) << 48;
+        if (i % 4 > 1 && (random >> 17 & 0x7f) != 0 && (random >> 17 & 0x7f) < 100)
+            quota = (uint32_t)(random >> 17 & 0x7f);
+        if ((written.device[0].limit[second] >> 48) == 100)
+            continue; // no quota
+        put(argv[3], &written, sizeof written);
         struct vgpu_turn turn = vgpu_turn(&process, 0, now);
         CHECK(turn.core >= quota && turn.core <= 100);
         CHECK(turn.core == quota || process.limits.device[0].flags != 0);
