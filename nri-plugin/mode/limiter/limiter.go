@@ -198,13 +198,16 @@ func (l *Limiter) Observe(c mode.Container, pid uint32) []v1alpha1.SliceStatus {
 	return l.pace(c, all)
 }
 
-// Recall reads the limits that the container was given.
+// Recall reads the limits that are in force in the container.
 func (l *Limiter) Recall(c mode.Container, _ []v1alpha1.SliceStatus) []ledger.Grant {
 	dir, err := l.folder(c)
 	if err != nil {
 		return nil
 	}
-	file, err := layout.ReadFile(dir.limits())
+	file, err := layout.InForce(dir.limits(), dir.pace())
+	if err != nil { // of a release whose pace file is unknown: its limits never change
+		file, err = layout.ReadFile(dir.limits())
+	}
 	if err != nil {
 		return nil
 	}

@@ -3,7 +3,9 @@
 package limiter
 
 import (
+	"encoding/binary"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -326,5 +328,44 @@ func TestImagePreload(t *testing.T) {
 				t.Errorf("%q %v, %v; want %q in the file that is mounted", got, now.Mode(), err, c.want)
 			}
 		})
+	}
+}
+
+// A running container is resized, and only that: its status and a lost ledger have what is in
+// force, and its counters are read by it. Errors are those of the layout.
+func TestResize(t *testing.T) {
+	l := newLimiter(t, t.TempDir(), nil)
+	c := container("1")
+	uuid := c.Grants[0].UUID
+	if err := l.Resize(c, uuid, 10, 10); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v before the container was given anything", err)
+	}
+	dir := inject(t, l, c)
+	must.Do(t, l.Resize(c, uuid, 77, 100<<10))
+	if got := l.Recall(c, nil); got[0].Core != 77 || got[0].Mem != 100<<10 || got[1].Mem != c.Grants[1].Mem {
+		t.Errorf("in force are %+v", got)
+	}
+	process := must.Get(os.OpenFile(dir.counters(), os.O_WRONLY, 0))(t) // lives
+	defer func() { _ = process.Close() }()
+	write := func(offset int64, bytes uint64) {
+		t.Helper()
+		must.Get(process.WriteAt(binary.LittleEndian.AppendUint64(nil, bytes), 64+offset))(t)
+	}
+	const used, peak = 0, 24 // of the first device
+	write(used, 50<<30)
+	write(peak, 100<<30)
+	if _, err := l.Usage(c); err != nil {
+		t.Error(err)
+	}
+	if _, ok := errors.AsType[*layout.InfeasibleError](l.Resize(c, uuid, 1, 1)); !ok {
+		t.Error("a limit below what is used is in force")
+	}
+	write(used, 0)
+	must.Do(t, l.Resize(c, uuid, 1, 1))
+	if usage, err := l.Usage(c); err != nil || usage.Devices[0].PeakBytes != 100<<30 {
+		t.Errorf("%v; the peak of before is not read", err)
+	}
+	if got := l.Recall(c, nil); got[0].Core != 1 || got[0].Mem != 1 {
+		t.Errorf("in force are %+v", got)
 	}
 }
