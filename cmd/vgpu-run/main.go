@@ -29,6 +29,9 @@ const (
 	exitNotFound = 127 // there is no such command
 )
 
+// resizeWord is the first argument of a vgpu-run that runs nothing.
+const resizeWord = "resize"
+
 // The first argument of our own children.
 const (
 	askDriver = "--vgpu-run-ask-driver"
@@ -56,6 +59,16 @@ func main() {
 	// Package pace logs what becomes of every command on the devices. This one's stderr is
 	// no place for it: what concerns it is in its report.
 	slog.SetDefault(slog.New(slog.DiscardHandler))
+	if len(os.Args) > 1 && os.Args[1] == resizeWord {
+		o, err := options.ParseResize(os.Args[2:], os.Stdout)
+		if err == nil {
+			err = resize(o)
+		}
+		if !errors.Is(err, options.ErrHelp) {
+			exit(0, err)
+		}
+		return
+	}
 	o, err := options.Parse(os.Args[1:], os.Stdout)
 	if errors.Is(err, options.ErrHelp) {
 		return

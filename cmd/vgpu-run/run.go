@@ -64,6 +64,9 @@ func run(o options.Options) (int, error) {
 	if err != nil {
 		return code, err
 	}
+	if allowed, err = layout.InForce(files.Limits, files.Pace); err != nil {
+		return code, err
+	}
 	r := report.New(o.Command, code, took, allowed, usage, s.Others())
 	if usage.MostProcesses == 0 {
 		r.OthersBusy = busy(ask(), allowed, stop)

@@ -54,6 +54,7 @@ func (d Device) Index() (int, bool) {
 }
 
 const usage = `Usage: vgpu-run [flags] -- COMMAND [ARGUMENT...]
+       vgpu-run resize SESSION [flags]   (see vgpu-run resize --help)
 
 Runs COMMAND, and all that it starts, within a share of a GPU, and reports at the
 end what it used. The exit code is COMMAND's; 128+N if signal N ended it, 126 or
@@ -93,9 +94,9 @@ func Parse(args []string, help io.Writer) (Options, error) {
 	f.SetOutput(io.Discard)
 	f.SetInterspersed(false) // what follows COMMAND is COMMAND's
 	f.Usage = func() {}
-	f.Func("core", "", func(v string) (err error) { o.Default.Core, err = percent(v); return })
+	f.Func("core", "", func(v string) (err error) { o.Default.Core, err = percent(v, noQuota); return })
 	f.BoolVar(&o.Default.Burst, "burst", false, "")
-	f.Func("mem-mib", "", func(v string) (err error) { o.Default.Mem, err = mib(v); return })
+	f.Func("mem-mib", "", func(v string) (err error) { o.Default.Mem, err = mib(v, allMemory); return })
 	f.Func("device", "", func(v string) error {
 		d, err := device(v)
 		o.Devices = append(o.Devices, d)
@@ -177,13 +178,13 @@ func device(v string) (Device, error) {
 		var err error
 		switch key {
 		case "core":
-			d.Core, err = percent(value)
+			d.Core, err = percent(value, noQuota)
 		case "burst":
 			if d.Burst = true; strings.Contains(pair, "=") {
 				err = errors.New("want burst alone")
 			}
 		case "mem-mib":
-			d.Mem, err = mib(value)
+			d.Mem, err = mib(value, allMemory)
 		default:
 			err = errors.New("want core=PERCENT, burst or mem-mib=MIB")
 		}
@@ -194,17 +195,20 @@ func device(v string) (Device, error) {
 	return d, nil
 }
 
-func percent(v string) (v1alpha1.Percent, error) {
+// What it is to leave an amount out.
+const noQuota, allMemory, asItIs = "no compute quota", "all of the device's memory", "what is in force"
+
+func percent(v, without string) (v1alpha1.Percent, error) {
 	n, err := v1alpha1.ParsePercent(strings.TrimSuffix(v, "%"))
 	if err != nil || n > v1alpha1.WholeGPU {
-		return 0, errors.New("want a whole number of percent from 1 to 100; leave it out for no compute quota")
+		return 0, errors.New("want a whole number of percent from 1 to 100; leave it out for " + without)
 	}
 	return n, nil
 }
 
 // mib reads whole MiB. With a unit it is refused with the number to write: G is a
 // power of ten for some programs and of two for others.
-func mib(v string) (v1alpha1.MiB, error) {
+func mib(v, without string) (v1alpha1.MiB, error) {
 	if n, err := v1alpha1.ParseMiB(v); err == nil && n <= layout.MaxMemoryBytes>>20 {
 		return n, nil
 	}
@@ -214,5 +218,5 @@ func mib(v string) (v1alpha1.MiB, error) {
 		}
 		return 0, fmt.Errorf("this is a whole number of MiB: write %d", q.Value()>>20)
 	}
-	return 0, errors.New("want a whole number of MiB from 1; leave it out for all of the device's memory")
+	return 0, errors.New("want a whole number of MiB from 1; leave it out for " + without)
 }

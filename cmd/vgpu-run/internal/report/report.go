@@ -38,8 +38,8 @@ type Report struct {
 // Device is what the command was allowed of one device, and what it used.
 type Device struct {
 	UUID           string `json:"uuid"`
-	CorePercent    uint32 `json:"core_percent"`       // 0: no quota
-	MemoryLimit    uint64 `json:"memory_limit_bytes"` // also without --mem-mib: the device's
+	CorePercent    uint32 `json:"core_percent"`       // at the end; 0: no quota
+	MemoryLimit    uint64 `json:"memory_limit_bytes"` // at the end; also without --mem-mib: the device's
 	MemoryUsed     uint64 `json:"memory_used_bytes"`  // by processes that still run
 	MemoryPeak     uint64 `json:"memory_peak_bytes"`  // most charged at a time
 	MemoryRefusals uint64 `json:"memory_refusals"`    // allocations refused for want of memory

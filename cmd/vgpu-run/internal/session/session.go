@@ -2,12 +2,14 @@
 
 // Package session owns the folder in which the vgpu-run of one user find each
 // other. Each that runs has a subfolder with the files of its command,
-// as the node agent keeps them for a container.
+// as the node agent keeps them for a container. The subfolder
+// is named after the PID of its vgpu-run.
 //
 //	DIR/<name>/limits     what its command may use
 //	DIR/<name>/counters   what it uses
-//	DIR/<name>/pace       what is said to it about the others
+//	DIR/<name>/pace       what is said to it about the others, and the limits in force
 //	DIR/<name>/others     for how long processes that no limit holds worked beside it
+//	DIR/<name>/resize     locked by the one that changes its limits
 //	DIR/lead              locked by the one that says it
 //
 // A subfolder is in use while its maker holds the lock on it. The kernel drops
@@ -29,7 +31,7 @@ import (
 )
 
 const (
-	limitsName, countersName, paceName, othersName = "limits", "counters", "pace", "others"
+	limitsName, countersName, paceName, othersName, resizeName = "limits", "counters", "pace", "others", "resize"
 
 	// unfinished begins the name of a folder that isn't locked yet.
 	unfinished = ".new-"
@@ -67,7 +69,7 @@ func create(dir string, limits layout.Limits) (*Session, error) {
 	if err := sweep(dir); err != nil {
 		return nil, err
 	}
-	path, err := os.MkdirTemp(dir, unfinished)
+	path, err := os.MkdirTemp(dir, fmt.Sprintf("%s%d-*", unfinished, os.Getpid()))
 	if err != nil {
 		return nil, err
 	}
