@@ -103,8 +103,15 @@ static bool done[TASKS];
 static int running = -1; // -1: not in a task
 static int stop_at;      // the task's steps until it stops; < 0: at each
 static uint64_t held[CHARGERS];
+static int resizes_at_steps; // of an audit
 
 static void step(void) {
+    if (resizes_at_steps > 0 && resizes_at_steps-- > 0) {
+        int left = resizes_at_steps;
+        resizes_at_steps = 0;
+        CHECK(resize(MOST));
+        resizes_at_steps = left;
+    }
     if (running < 0 || (stop_at >= 0 && stop_at-- != 0))
         return;
     if (_setjmp(task[running]) == 0)
@@ -213,10 +220,13 @@ static void audits(void) {
         held[i] = 0;
     }
     for (uint64_t n = 0; n < 40000; n++) { // beyond what the count of changes holds
-        uint64_t second = vgpu_load(total) & VGPU_SECOND_LIMIT;
+        uint64_t second = n % 3 != 1 ? vgpu_load(total) & VGPU_SECOND_LIMIT : 0;
         vgpu_add(total, 1);
+        resizes_at_steps = n % 3 == 1 ? (int)(n % 7) : 0;
         vgpu_audit(&process, false);
-        CHECK(vgpu_charged(&process, 0) == 0 && (vgpu_load(total) & VGPU_SECOND_LIMIT) == second);
+        resizes_at_steps = 0;
+        CHECK(vgpu_charged(&process, 0) == 0);
+        CHECK(n % 3 == 1 || (vgpu_load(total) & VGPU_SECOND_LIMIT) == second);
         if (n % 3 == 0)
             CHECK(resize(n % MOST + 1));
     }
