@@ -34,7 +34,7 @@ import (
 	"vernier.dev/vernier/test/must"
 )
 
-const skipped = "TestRun|TestUnits|Sanitize|TestLimitsAreJudgedAlike|TestAnySystemCallFails|Shares|TestNeighbours|TestYield|TestOthers|TestClock|TestOverhead|TestDenied|TestCrowd|TestStorm|TestGiveBack|TestChurn|TestShortage|" +
+const skipped = "TestRun|TestUnits|Sanitize|TestLimitsAreJudgedAlike|TestAnySystemCallFails|Shares|TestNeighbours|TestYield|TestOthers|TestClock|TestOverhead|TestDenied|TestCrowd|TestStorm|TestResizeStorm|TestGiveBack|TestChurn|TestShortage|" +
 	"TestWithoutCUDA|TestViews|TestBriefThreads|TestClosedDescriptors|TestResourceLimits/files|TestFirstContextIsAwaited"
 
 func TestLayout(t *testing.T) {
