@@ -119,7 +119,7 @@ func TestResize_WhenMoreIsUsed(t *testing.T) {
 }
 
 // TestResize_WhenProcessesHaveEnded: what they have left charged is in nobody's use, unless a
-// descriptor may keep it; while one lives, the library alone tells whose it is.
+// descriptor may keep it; while one lives, the library alone knows whose it is.
 func TestResize_WhenProcessesHaveEnded(t *testing.T) {
 	r := newResized(t, 30)
 	r.charge(60 << 20)
@@ -193,12 +193,24 @@ func TestResize_WhenKilled(t *testing.T) {
 		if _, ok := errors.AsType[*InfeasibleError](r.resize(20, 39)); !ok {
 			t.Error("a limit below what is used is in force after a kill")
 		}
+
+		// More, of which the ledger is to keep the larger; the library asks for a quota in force.
+		r = newResized(t, 100)
+		for _, to := range []uint32{90, 80} {
+			killed(r, at, to, uint64(to)*10)
+			r.want(100, uint64(to)*10)
+			if core := r.inForce() >> limitCoreShift; core != 0 && r.word(r.pace, pacePlainsOff) == 0 {
+				t.Errorf("%d percent are in force, and the library does not ask", core)
+			}
+			step = func() {}
+			must.Do(t, r.resize(0, 0))
+		}
 	}
 }
 
-// TestResize_WhenChargedMeanwhile: a charge between the look at the total and the change is
+// TestResize_WhenChargedInBetween: a charge between the look at the total and the change is
 // seen, by the compare-and-swap.
-func TestResize_WhenChargedMeanwhile(t *testing.T) {
+func TestResize_WhenChargedInBetween(t *testing.T) {
 	defer func() { step = func() {} }()
 	r := newResized(t, 30)
 	charged := false

@@ -168,8 +168,8 @@ func TestResizeStorm(t *testing.T) {
 				grown++
 			}
 		}
-		status, told := c.statusNow(all)
-		if !told {
+		status, known := c.statusNow(all)
+		if !known {
 			continue
 		}
 		seen++
