@@ -151,7 +151,7 @@ const commitTries = 1 << 20
 
 // commit puts a limit in force by the compare-and-swap of the total that finds it to be within
 // the limit, or to be `left`. The total names which of two words is in force. That word
-// does not change while it holds, so a charge that has loaded both succeeds only as long as it does.
+// does not change while it is in force, so a charge that has loaded both succeeds only then.
 func (p *Pace) commit(counters string, i int, file DeviceLimit, word, left uint64) error {
 	return withTotal(counters, i, func(total *atomic.Uint64) error { return p.swap(total, i, file, word, left) })
 }

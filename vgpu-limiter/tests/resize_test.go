@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -93,6 +94,29 @@ func TestResizeIsSeen(t *testing.T) {
 	shows(0, 60)
 	p.want("alloc 1 61", outOfMemory)
 	p.want("alloc 1 60", ok)
+}
+
+// TestHostileLimit: a tenant that names the other limit in its counters has the same one, and
+// can write neither.
+func TestHostileLimit(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{0, 100})
+	c.resizable(1)
+	p := c.start()
+	for _, limit := range []int{50, 40, 60} {
+		must.Do(t, c.resize(0, 0, uint64(limit)*mib))
+		for range 2 {
+			word := c.counters()[deviceWordsAt : deviceWordsAt+8]
+			word[7] ^= 0x80
+			c.overwrite(deviceWordsAt, word)
+			p.want(fmt.Sprintf("alloc 1 %d", limit+1), outOfMemory)
+			p.wantUsed(0, limit)
+		}
+	}
+	pace := must.Get(os.Stat(filepath.Join(c.dir, "pace")))(t)
+	if pace.Mode() != 0o644 {
+		t.Errorf("mode %v, want it writable for the node side alone", pace.Mode())
+	}
 }
 
 // TestResizeOfUnknownFile: a library that finds a pace file as of an agent that resizes
