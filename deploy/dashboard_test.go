@@ -108,7 +108,8 @@ func agentOf(t *testing.T, l *v1alpha1.SliceLedger, now clock.PassiveClock, past
 	}
 	index := ledger.NewIndex(l)
 	return metrics.New(metrics.Sources{
-		Node: l.Name, Table: table, Clock: now,
+		Account: func() []v1alpha1.ModelUsage { return nil },
+		Node:    l.Name, Table: table, Clock: now,
 		Modes:    mode.Set{v1alpha1.ModeLimiter: fixed{loads: loads, past: past}, v1alpha1.ModeExclusive: exclusive.Mode{}},
 		Devices:  func() (device.Snapshot, bool) { return device.Snapshot{Devices: l.Status.Devices}, true },
 		Granted:  func(uuid string) (v1alpha1.Amounts, bool) { return index.Granted(uuid), true },
