@@ -106,7 +106,7 @@ type UsageHour struct {
 
 // ModelUsage is the time of all GPUs of one model.
 type ModelUsage struct {
-	// Model is the devices' name as in the ledger, or * for those that have no room here.
+	// Model is the devices' name as in the ledger, or * for further models.
 	// +kubebuilder:validation:MaxLength=128
 	Model string `json:"model"`
 	// Total is the time of the devices that the agent has seen.
@@ -151,7 +151,7 @@ const UsageGuaranteed UsageKind = "guaranteed"
 
 // NamespaceUsage is the time that one namespace had of a model.
 type NamespaceUsage struct {
-	// Namespace, or * for those that have no room here.
+	// Namespace, or * for further namespaces.
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
 	// Kind is guaranteed, the one there is.

@@ -63,8 +63,8 @@ type UsageOf struct {
 	// Through is the latest until when an account counts.
 	Through time.Time
 	Nodes   int
-	// Later are the nodes whose hours begin later than From and which counted before. Behind are those that have
-	// published nothing for an hour.
+	// Later are the nodes that counted before From and have no hours from there. Behind are the
+	// nodes that have published nothing for an hour.
 	Later, Behind []string
 
 	models map[string]*modelOf
