@@ -98,6 +98,12 @@ const (
 	// AnnotationRDMA is near where the containers with a share are given the device nodes of
 	// the RDMA devices near their GPUs. When absent, none.
 	AnnotationRDMA = Prefix + "rdma"
+	// AnnotationStart is with how much of their shares containers begin, as a document (Resize).
+	// When absent, with all.
+	AnnotationStart = Prefix + "start"
+	// AnnotationResize is what the shares of a running pod's containers are to be, as a document
+	// (Resize). It is the one that may change. When absent, as they are.
+	AnnotationResize = Prefix + "resize"
 )
 
 // Annotations that only the system writes.
@@ -133,6 +139,10 @@ const (
 // slices is unhealthy or gone. It is false too while its devices lack the required topology. It is
 // true once that is over. Pods that were never concerned don't have it.
 const PodConditionGPUHealthy corev1.PodConditionType = Prefix + "gpu-healthy"
+
+// PodConditionResize is how far the resize is that the annotation asks for. It is true while that
+// is not in force, and false when it is.
+const PodConditionResize corev1.PodConditionType = Prefix + "Resize"
 
 // Gate is the scheduling gate that holds a pod until it is placed.
 const Gate = Prefix + "placement"

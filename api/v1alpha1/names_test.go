@@ -30,6 +30,8 @@ var ours = map[string]string{
 	"AnnotationPolicy":    AnnotationPolicy,
 	"AnnotationTopology":  AnnotationTopology,
 	"AnnotationRDMA":      AnnotationRDMA,
+	"AnnotationStart":     AnnotationStart,
+	"AnnotationResize":    AnnotationResize,
 	"AnnotationQoS":       AnnotationQoS,
 	"AnnotationBurst":     AnnotationBurst,
 	"AnnotationGPUModel":  AnnotationGPUModel,

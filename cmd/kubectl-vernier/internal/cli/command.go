@@ -131,6 +131,7 @@ container) or none (no quota was asked for).`
 		c.inspectCommand(),
 		c.explainCommand(),
 		c.quotaCommand(),
+		c.resizeCommand(),
 		c.cordonCommand(),
 		c.uncordonCommand(),
 		c.drainCommand(),
