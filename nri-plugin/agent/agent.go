@@ -235,7 +235,8 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	a.resizer = &resizer{
 		index: a.ledger.Index, fetch: a.ledger.Fetch, table: a.table, resize: a.limiter.Resize,
 		inForce: func(c mode.Container) []ledger.Grant { return a.limiter.Recall(c, nil) },
-		notice:  a.limiter.Notice, grace: o.ShrinkNotice, deadlines: map[string]deadline{}, now: time.Now,
+		atLeast: func(c mode.Container) []ledger.Grant { return a.modes.AtLeast(c) },
+		notice:  a.limiter.Notice, grace: o.ShrinkNotice, deadlines: map[string]deadline{}, refusals: map[ledger.Key]refusal{}, now: time.Now,
 		log: o.Log.WithName("resize"), queue: worker.NewQueue[struct{}](resizeRetry, maxResizeRetry),
 	}
 	a.writer = ledger.NewWriter(ledger.Writer{Node: o.Node, Live: live, Fill: a.fill, Cache: a.ledger, Log: o.Log.WithName("ledger")})

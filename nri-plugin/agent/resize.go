@@ -41,15 +41,25 @@ type resizer struct {
 	// resize is the limiter's, inForce what is in force now.
 	resize  func(c mode.Container, pid uint32, uuid string, core v1alpha1.Percent, mem v1alpha1.MiB) error
 	inForce func(mode.Container) []ledger.Grant
+	// atLeast are a container's slices with no less than what is in force.
+	atLeast func(mode.Container) []ledger.Grant
 	// notice tells programs what is in force, and with a deadline what will be.
 	notice func(c mode.Container, now time.Time, next []ledger.Grant, deadline time.Time) error
 	// grace is how long programs have to free memory for a smaller share; deadlines are those of
 	// resizes that wait for it, by the runtime's id.
 	grace     time.Duration
 	deadlines map[string]deadline
-	now       func() time.Time
-	log       logr.Logger
-	queue     worker.Queue[struct{}]
+	// refusals are the last ones, of resizes that the ledger still has.
+	refusals map[ledger.Key]refusal
+	now      func() time.Time
+	log      logr.Logger
+	queue    worker.Queue[struct{}]
+}
+
+// refusal is that of a resize.
+type refusal struct {
+	number int64
+	why    string
 }
 
 // deadline is until when a resize waits for memory to be freed.
@@ -77,6 +87,7 @@ func (r *resizer) run(ctx context.Context) error {
 // all resizes the containers whose resize is neither in force nor refused.
 func (r *resizer) all(ctx context.Context) error {
 	index := r.index()
+	r.recount(index)
 	due := slices.DeleteFunc(r.table.All(), func(e attach.Entry) bool { return !r.due(e, index) })
 	maps.DeleteFunc(r.deadlines, func(id string, _ deadline) bool {
 		return !slices.ContainsFunc(due, func(e attach.Entry) bool { return e.ID == id })
@@ -91,12 +102,52 @@ func (r *resizer) all(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	maps.DeleteFunc(r.refusals, func(key ledger.Key, _ refusal) bool { return ledger.ResizeOf(index.Grants(key)) == 0 })
 	for _, e := range due {
-		if r.due(e, index) {
+		switch why := r.wasRefused(e.Key(), index); {
+		case !r.due(e, index):
+		case why != "":
+			r.table.Acted(e.ID, ledger.ResizeOf(index.Grants(e.Key())), why)
+		default:
 			err = errors.Join(err, r.one(e, index.Grants(e.Key())))
 		}
 	}
 	return err
+}
+
+// wasRefused is why the container's resize was refused, in an earlier run or by an earlier agent. The
+// allocator may go on from that at any time.
+func (r *resizer) wasRefused(key ledger.Key, index *ledger.Index) string {
+	number := ledger.ResizeOf(index.Grants(key))
+	if was := r.refusals[key]; number != 0 && was.number == number {
+		return was.why
+	}
+	delete(r.refusals, key)
+	for _, s := range index.InUse() {
+		if number != 0 && s.Pod == key.Pod && s.Ctr == key.Container && s.Resized == number && s.Refused != "" {
+			return s.Refused
+		}
+	}
+	return ""
+}
+
+// recount has containers count with what the ledger grants now, and no less than what is in force in them.
+// An agent that was started again may have found them by an older ledger.
+func (r *resizer) recount(index *ledger.Index) {
+	for _, e := range r.table.All() {
+		grants := index.Grants(e.Key())
+		if !e.Prepared || e.PID == 0 || len(grants) == 0 || ledger.ResizeOf(grants) != 0 || slices.EqualFunc(e.Grants, grants, sameAmounts) {
+			continue
+		}
+		e.Grants = grants
+		if err := r.table.Regrant(e.ID, r.atLeast(e.Container)); err != nil {
+			r.log.Info("Cannot count a container by its ledger", "pod", e.Owner, "container", e.Name, "err", err)
+		}
+	}
+}
+
+func sameAmounts(a, b ledger.Grant) bool {
+	return a.UUID == b.UUID && a.Core == b.Core && a.Mem == b.Mem
 }
 
 // due reports whether the container's resize is to be put in force. Without one, a container may
@@ -165,6 +216,9 @@ func (r *resizer) one(e attach.Entry, grants []ledger.Grant) error {
 	}
 	if err := r.table.Regrant(e.ID, now); err != nil {
 		return err
+	}
+	if refused != "" {
+		r.refusals[e.Key()] = refusal{ledger.ResizeOf(grants), refused}
 	}
 	r.table.Acted(e.ID, ledger.ResizeOf(grants), refused)
 	return nil

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,7 +95,7 @@ func (w *resizes) newest() *v1alpha1.SliceLedger { return w.versions[len(w.versi
 
 // watched is a version that a watch may show.
 func (w *resizes) watched() *v1alpha1.SliceLedger {
-	return w.versions[max(0, len(w.versions)-1-w.random.IntN(4))]
+	return w.versions[max(0, len(w.versions)-1-w.random.IntN(12))]
 }
 
 // watch shows the agent a version, unless it has a newer one.
@@ -135,7 +136,8 @@ func (w *resizes) restartAgent() {
 	a.resizer = &resizer{
 		index: a.ledger.Index, table: a.table, resize: w.resize, log: logr.Discard(),
 		inForce: func(c mode.Container) []ledger.Grant { return w.Recall(c, nil) },
-		notice:  func(mode.Container, time.Time, []ledger.Grant, time.Time) error { return nil }, deadlines: map[string]deadline{}, now: time.Now,
+		atLeast: a.modes.AtLeast,
+		notice:  func(mode.Container, time.Time, []ledger.Grant, time.Time) error { return nil }, deadlines: map[string]deadline{}, refusals: map[ledger.Key]refusal{}, now: time.Now,
 		fetch: func(context.Context) (*ledger.Index, error) {
 			w.step()
 			if w.settled != "" {
@@ -178,7 +180,10 @@ func (w *resizes) kills(do func() error) (killed bool) {
 			killed = true
 		}
 	}()
-	must.Do(w.t, do())
+	// What has no room yet is tried again.
+	if err := do(); err != nil && !strings.Contains(err.Error(), "has no room") {
+		w.t.Fatal(err)
+	}
 	return false
 }
 
@@ -377,7 +382,7 @@ func TestResizeNeverExceeds(t *testing.T) {
 		w.settle()
 		done, refused = done+w.inTime, refused+w.refused
 	}
-	if t.Logf("%d resizes done, %d refused", done, refused); done < 1000 || refused < 100 {
+	if t.Logf("%d resizes done, %d refused", done, refused); done < 1000 || refused < 10 {
 		t.Errorf("%d resizes done and %d refused: the test has tested nothing", done, refused)
 	}
 }
