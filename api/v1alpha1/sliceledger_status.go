@@ -282,6 +282,10 @@ type SliceStatus struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Refused string `json:"refused,omitempty"`
+	// IdleSince is since when the container has done no work on the device. Absent where it
+	// works, has not been idle for some minutes yet, or where its work is not measured.
+	// +optional
+	IdleSince *metav1.Time `json:"idleSince,omitempty"`
 }
 
 // MaxMisaligned is how many pods status.misaligned has room for.

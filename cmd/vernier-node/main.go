@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -83,6 +84,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	f.StringVar(&o.mpsCgroup, "mps-cgroup", "/sys/fs/cgroup/vernier-mps", "cgroup v2 directory for MPS control daemons, which must outlive the agent's container; empty leaves them in the agent's")
 	f.DurationVar(&o.ShrinkNotice, "shrink-notice", 0, "how long programs have to free memory for a smaller share, before its resize is refused; 0 is not at all")
 	opportunisticCPU := f.Int("opportunistic-cpu", 80, "percent of the node's processors up to which opportunistic containers may use what others leave, 1 to 100")
+	f.DurationVar(&o.IdleAfter, "idle-after", 30*time.Minute, "how long a slice does no work before the ledger says so, as a `duration`: 5m at most; 0 never says it")
 	f.BoolVar(&o.EndDeviceHolders, "end-device-holders", false, "end processes of containers that hold a GPU's device by a descriptor that they were passed, without a slice of that GPU. By default they are only reported")
 	f.BoolVar(&o.EndUnenforced, "end-unenforced", false, "end processes of containers that use a GPU and that no limit holds, as statically linked programs; by default they are only reported")
 	f.BoolVar(&o.RDMA.Inject, "inject-rdma", false, "give containers the device nodes of RDMA devices near their GPUs where their pods ask for them. With these a program reaches the network as the node does")
@@ -101,6 +103,8 @@ func parse(args []string, env func(string) string) (*options, error) {
 		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	case *opportunisticCPU < 1 || *opportunisticCPU > 100:
 		return nil, fmt.Errorf("--opportunistic-cpu=%d: set 1 to 100", *opportunisticCPU)
+	case o.IdleAfter < 0:
+		return nil, fmt.Errorf("--idle-after=%v: set a duration such as 30m, or 0 for never", o.IdleAfter)
 	case o.Node == "":
 		return nil, fmt.Errorf("the node's name is not known; set --node-name or environment NODE_NAME")
 	}

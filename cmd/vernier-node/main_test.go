@@ -23,6 +23,7 @@ func TestParse(t *testing.T) {
 	}{
 		"no name":        {env: none, says: "--node-name"},
 		"no such share":  {args: []string{"--node-name=a", "--opportunistic-cpu=0"}, env: none, says: "set 1 to 100"},
+		"no such time":   {args: []string{"--node-name=a", "--idle-after=-1m"}, env: none, says: "or 0 for never"},
 		"loose argument": {args: []string{"--node-name=a", "b"}, env: none, says: `"b"`},
 		"unknown flag":   {args: []string{"--what"}, env: none, says: "what"},
 	} {

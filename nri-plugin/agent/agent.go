@@ -100,6 +100,9 @@ type Options struct {
 	// opportunistic containers may use what others leave.
 	Processors       batch.Times
 	OpportunisticCPU v1alpha1.Percent
+	// IdleAfter is how long a slice is idle before the ledger says so, usage.IdleGrain at most; 0
+	// never says it.
+	IdleAfter time.Duration
 	// RDMA is where the node's RDMA devices are.
 	RDMA rdma.Host
 	// ShrinkNotice is how long programs have to free memory for a smaller share.
@@ -255,6 +258,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	a.account = usage.New(usage.Sources{
 		Node: o.Node, Path: filepath.Join(o.StateDir, usageFile), Live: live, State: a.counting,
 		Table: a.table, Modes: a.modes, Use: a.use, Now: time.Now, Log: o.Log.WithName("usage"),
+		Working: func(uuid string) (map[string]bool, error) { return a.sampler.Working(uuid) }, IdleAfter: o.IdleAfter, IdleChanged: a.writer.Publish,
 	})
 	a.table.Ended = func(c mode.Container) {
 		a.account.Ended(c) // first: the counters go with the run's folder
@@ -363,7 +367,7 @@ func (a *agent) activity(uuid string) (device.Activity, error) {
 }
 
 // restore takes up what the agent had published before it was restarted: the
-// pods that it will not start again.
+// pods that it will not start again, and since when slices are idle.
 func (a *agent) restore(ctx context.Context, cached client.Reader) error {
 	l := &v1alpha1.SliceLedger{}
 	err := cached.Get(ctx, client.ObjectKey{Name: a.options.Node}, l)
@@ -372,6 +376,7 @@ func (a *agent) restore(ctx context.Context, cached client.Reader) error {
 	}
 	if err == nil {
 		a.table.Restore(l.Status.Released)
+		a.account.Restore(l.Status.Slices)
 		a.ledger.Begin(l)
 		a.account.Changed()
 		a.preparer.look()

@@ -43,6 +43,9 @@ func (a *agent) fill(s *v1alpha1.SliceLedgerStatus) {
 	})
 	if a.table.Synced() {
 		s.Slices = a.table.Slices()
+		for i := range s.Slices {
+			s.Slices[i].IdleSince = a.account.IdleSince(s.Slices[i].Container, s.Slices[i].UUID)
+		}
 		a.drift(s)
 		s.Released = a.table.Fenced()
 	}

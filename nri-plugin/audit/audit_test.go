@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -362,5 +363,30 @@ func TestSample(t *testing.T) {
 	}
 	if len(library.asked) != 2 || library.asked[0] != 0 || library.asked[1] != 7 {
 		t.Errorf("asked since %v, want 0 and 7", library.asked)
+	}
+}
+
+// TestWorking: of containers whose processes have all been found, and once by each time stamp.
+func TestWorking(t *testing.T) {
+	n := newNode(t)
+	library := &sampling{}
+	s := &Sampler{Devices: sampledNode{library}, Containers: n.Containers, Proc: n.Proc, Log: n.Log}
+	for pid, name := range map[int]string{1: "limited", 2: "", 3: "plain", 4: "limited", 5: "limited"} {
+		n.runs(pid, name, 1)
+	}
+	for range 2 {
+		if got, err := s.Working(gpu0); err != nil || !maps.Equal(got, map[string]bool{id("limited"): true, id("plain"): true}) {
+			t.Errorf("%v, %v", got, err)
+		}
+	}
+	if !slices.Equal(library.asked, []uint64{0, 7}) {
+		t.Errorf("asked since %v", library.asked)
+	}
+	n.write(5, "stat", stat(5, "Z", 1))
+	if got, err := s.Working(gpu0); !errors.Is(err, errEnded) {
+		t.Errorf("a process has ended: %v, %v", got, err)
+	}
+	if got, err := s.Working("GPU-1"); err == nil {
+		t.Errorf("NVML says nothing: %v", got)
 	}
 }

@@ -4,6 +4,8 @@ package audit
 
 import (
 	"context"
+	"errors"
+	"maps"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -29,8 +31,8 @@ type Sampler struct {
 	Proc string
 	Log  logr.Logger
 
-	// seen are the time stamps of the last samples.
-	seen map[string]uint64
+	// seen are the time stamps of the last samples, asked those of Working.
+	seen, asked map[string]uint64
 }
 
 // Run samples again and again until ctx ends. NVML may hang: nobody waits for this.
@@ -78,4 +80,34 @@ func (s *Sampler) containers(busy map[int]int) map[int]string {
 		}
 	}
 	return all
+}
+
+// errEnded is of a process that has worked and ended since.
+var errEnded = errors.New("a process that has worked on the device has ended, and its container is not known")
+
+// Working are the containers, by the runtime's id, whose processes have worked on a device since
+// it was asked before; the first time, as far back as NVML's samples go. One goroutine may call it,
+// another one than Run's.
+func (s *Sampler) Working(uuid string) (map[string]bool, error) {
+	library, err := s.Devices.Library()
+	if err != nil {
+		return nil, err
+	}
+	busy, last, err := library.Utilization(uuid, s.asked[uuid])
+	if err != nil {
+		return nil, err
+	}
+	if s.asked == nil {
+		s.asked = map[string]uint64{}
+	}
+	s.asked[uuid] = last
+	maps.DeleteFunc(busy, func(_, percent int) bool { return percent == 0 })
+	n, all := len(busy), map[string]bool{}
+	for _, container := range s.containers(busy) {
+		all[container] = true
+	}
+	if len(busy) < n {
+		return nil, errEnded
+	}
+	return all, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
 // longestSample is the longest time for which a reading of the driver's utilisation counts.
@@ -21,6 +22,8 @@ type reading struct {
 	UUID      string `json:"uuid"`
 	// Busy is the device time of the container that has been counted.
 	Busy time.Duration `json:"busy"`
+	// Launches that its counters had.
+	Launches uint64 `json:"launches,omitempty"`
 	// At is when it was read.
 	At time.Time `json:"at"`
 }
@@ -30,25 +33,30 @@ type sample struct {
 	container, uuid, namespace string
 	// busy is all device time that the container has had, or with whole the percent in which the device is
 	// busy now.
-	busy  time.Duration
-	whole bool
+	busy     time.Duration
+	launches uint64
+	whole    bool
 }
 
 // measure counts up to now, and what containers have used since the time before. It reports
-// whether there is anything to count yet.
-func (a *Account) measure() bool {
-	entries := a.from.Table.All()
+// whether there is anything to count yet, and whether other slices are idle than before.
+func (a *Account) measure() (counts, idle bool) {
 	var all []sample
-	for _, e := range entries {
+	var work []activity
+	working := a.lookedAt()
+	for _, e := range a.from.Table.All() {
 		if e.PID != 0 {
-			all = append(all, a.read(e.Container)...)
+			usage := a.counters(e.Container)
+			all = append(all, a.read(e.Container, usage)...)
+			work = append(work, a.activities(e.Container, usage, working)...)
 		}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	idle = a.rest(work, a.from.Now())
 	a.step()
 	if a.present == nil {
-		return false
+		return false, idle
 	}
 	now := a.from.Now()
 	for _, s := range all {
@@ -64,7 +72,7 @@ func (a *Account) measure() bool {
 			return !runs
 		})
 	}
-	return true
+	return true, idle
 }
 
 // Ended counts what a container has used up to its end. It waits for nothing but the local
@@ -72,7 +80,7 @@ func (a *Account) measure() bool {
 func (a *Account) Ended(c mode.Container) {
 	var all []sample
 	if len(c.Grants) > 0 && c.Grants[0].Mode != v1alpha1.ModeExclusive {
-		all = a.read(c)
+		all = a.read(c, a.counters(c))
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,9 +93,18 @@ func (a *Account) Ended(c mode.Container) {
 	a.kept.Readings = slices.DeleteFunc(a.kept.Readings, func(r reading) bool { return r.Container == c.ID })
 }
 
+// counters are what a container's counters say, nil where it has none or where their figures cannot be.
+func (a *Account) counters(c mode.Container) *layout.Usage {
+	usage, err := a.from.Modes.Usage(c)
+	if err != nil {
+		return nil
+	}
+	return usage
+}
+
 // read is what a container has used so far: of slices with a quota what its counters say, of whole
 // devices what the driver does. Of others nothing is known.
-func (a *Account) read(c mode.Container) (all []sample) {
+func (a *Account) read(c mode.Container, usage *layout.Usage) (all []sample) {
 	if len(c.Grants) == 0 {
 		return nil
 	}
@@ -95,18 +112,17 @@ func (a *Account) read(c mode.Container) (all []sample) {
 	if c.Grants[0].Mode == v1alpha1.ModeExclusive {
 		for _, g := range c.Grants {
 			if use, err := a.from.Use(g.UUID); err == nil {
-				all = append(all, sample{c.ID, g.UUID, namespace, time.Duration(use.Busy), true})
+				all = append(all, sample{c.ID, g.UUID, namespace, time.Duration(use.Busy), 0, true})
 			}
 		}
 		return all
 	}
-	usage, err := a.from.Modes.Usage(c)
-	if err != nil || usage == nil {
-		return nil // an error, too, where its figures cannot be
+	if usage == nil {
+		return nil
 	}
 	for i, d := range usage.Devices {
 		if g := c.Grants[i]; g.Core > 0 {
-			all = append(all, sample{c.ID, g.UUID, namespace, d.Busy, false})
+			all = append(all, sample{c.ID, g.UUID, namespace, d.Busy, d.Launches, false})
 		}
 	}
 	return all
@@ -138,6 +154,7 @@ func (a *Account) count(s sample, now time.Time) {
 	}
 	counted := min(max(more, 0), elapsed).Truncate(time.Millisecond)
 	if r.At = now; !s.whole {
+		r.Launches = s.launches
 		// Of what was cut off nothing is counted later.
 		r.Busy = s.busy - min(max(more, 0), elapsed) + counted
 	}

@@ -12,7 +12,8 @@
 // released slices leave no trace, and no container with a slice starts without the agent.
 // A new device counts from the gap's end on. The whole gap of a removed one is unknown.
 //
-// Used time is the containers' own word, and decides nothing.
+// Used time is the containers' own word, and decides nothing. It owns since when slices are idle, too,
+// which is partly their word.
 package usage
 
 import (
@@ -55,8 +56,15 @@ type Sources struct {
 	Modes mode.Set
 	// Use is how much of a device is in use.
 	Use func(uuid string) (device.Use, error)
-	Now func() time.Time
-	Log logr.Logger
+	// Working are the containers, by the runtime's id, whose processes have worked on a device since
+	// it was asked before. An error means that not all of them are known.
+	Working func(uuid string) (map[string]bool, error)
+	// IdleAfter is how long a slice is idle before that is said, IdleGrain at most; 0 never says it.
+	IdleAfter time.Duration
+	// IdleChanged is called when other slices are idle than before. It must not block.
+	IdleChanged func()
+	Now         func() time.Time
+	Log         logr.Logger
 }
 
 // Account counts. Its methods may be called at the same time.
@@ -75,6 +83,9 @@ type Account struct {
 	changed bool
 	saved   time.Time
 	sums    []v1alpha1.ModelUsage
+	// rests are the slices that did no work at the last look, idle those of them that are published.
+	rests map[sliceKey]rest
+	idle  map[sliceKey]time.Time
 }
 
 // present is a device as it is counted now.
@@ -193,7 +204,11 @@ func (a *Account) Look(ctx context.Context) error {
 	if !a.looked.IsZero() && now.Sub(a.looked) < period && now.After(a.looked) {
 		return nil
 	}
-	if !a.measure() {
+	counts, idle := a.measure()
+	if idle {
+		a.from.IdleChanged()
+	}
+	if !counts {
 		return nil
 	}
 	a.looked = now

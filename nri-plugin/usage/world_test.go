@@ -52,6 +52,15 @@ type world struct {
 	path    string
 	account *Account
 
+	// What the driver and the counters say beside busy.
+	driver                 device.Use
+	working                map[string]bool
+	launches               uint64
+	users                  []layout.ProcessUsage
+	driverErr, countersErr error
+	idleAfter              time.Duration
+	idleChanges            int
+
 	// writes until the agent is killed, before or after that write; negative never.
 	kill      int
 	after     bool
@@ -62,7 +71,7 @@ type world struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 0)), now: begin, ledger: &v1alpha1.SliceLedger{}, table: &attach.ContainerTable{},
-		path: filepath.Join(t.TempDir(), "usage.json"), kill: -1}
+		path: filepath.Join(t.TempDir(), "usage.json"), kill: -1, driver: device.Use{Busy: 50}}
 	for i, model := range []string{"A100", "H100", "H100"} {
 		d := v1alpha1.DeviceStatus{UUID: fmt.Sprint("GPU-", i), Model: model, Mem: 1000, Healthy: true}
 		w.devices = append(w.devices, d)
@@ -104,12 +113,15 @@ func (w *world) writing(do func() error) error {
 // start starts an agent.
 func (w *world) start() {
 	w.account = New(Sources{
-		Node: "n", Path: w.path, Live: w.api, Table: w.table, Modes: mode.Set{v1alpha1.ModeLimiter: counters{Mode: nil, of: w}},
+		Node: "n", Path: w.path, Live: w.api, Table: w.table, Modes: mode.Set{v1alpha1.ModeLimiter: counters{Mode: nil, of: w}, v1alpha1.ModeMPS: struct{ mode.Mode }{}, v1alpha1.ModeMIG: struct{ mode.Mode }{}},
 		State: func() (device.Snapshot, *ledger.Index, bool) {
 			return device.Snapshot{Devices: slices.Clone(w.devices)}, ledger.NewIndex(w.ledger.DeepCopy()), true
 		},
-		Use: func(string) (device.Use, error) { return device.Use{Busy: 50}, nil },
-		Now: func() time.Time { return w.now }, Log: logr.Discard(),
+		Use:         func(string) (device.Use, error) { return w.driver, w.driverErr },
+		Working:     func(string) (map[string]bool, error) { return w.working, w.driverErr },
+		IdleAfter:   w.idleAfter,
+		IdleChanged: func() { w.idleChanges++ },
+		Now:         func() time.Time { return w.now }, Log: logr.Discard(),
 	})
 	w.account.write = func(path string, text []byte) error {
 		return w.writing(func() error { return write(path, text) })
@@ -183,7 +195,7 @@ type counters struct {
 }
 
 func (c counters) Usage(of mode.Container) (*layout.Usage, error) {
-	return &layout.Usage{Devices: []layout.DeviceUsage{{Busy: c.of.busy}}}, nil
+	return &layout.Usage{Devices: []layout.DeviceUsage{{Busy: c.of.busy, Launches: c.of.launches}}, Processes: c.of.users}, c.of.countersErr
 }
 
 // checkSums looks whether everything adds up: in each hour and in the sums, of each model.
