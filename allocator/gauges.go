@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -17,6 +18,7 @@ import (
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling/reservation"
 	"vernier.dev/vernier/allocator/state/index"
+	"vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -33,7 +35,7 @@ func register(ctx context.Context, g prometheus.Collector) error {
 
 // Collector has the gauges of the allocator's view of the cluster.
 func (a *Allocator) Collector() prometheus.Collector {
-	return gauges{a.cache.Index, a.queue, a.reservations, a.clock}
+	return gauges{a.cache.Index, a.queue, a.reservations, a.repair.IdleAfter, a.clock}
 }
 
 // gauges are an allocator's view of the cluster. They are worked out when Prometheus asks,
@@ -42,6 +44,7 @@ type gauges struct {
 	index        *index.Index
 	queue        *queue.Queue
 	reservations *reservation.Reservations
+	idleAfter    time.Duration
 	clock        clock.PassiveClock
 }
 
@@ -70,6 +73,8 @@ var (
 		"Compute that is granted to pods of a namespace, in whole GPUs, by the GPUs' model. It is without a model on GPUs that their nodes do not see.", []string{"namespace", "model"}, nil)
 	grantedMemory = prometheus.NewDesc("vernier_allocator_granted_memory_bytes",
 		"Memory of GPUs that is granted to pods of a namespace, by the GPUs' model.", []string{"namespace", "model"}, nil)
+	idleSlices = prometheus.NewDesc("vernier_allocator_idle_slices",
+		"Slices of a namespace that have done no work on their GPUs for idle.after, by the GPUs' model. Without a series there are none.", []string{"namespace", "model"}, nil)
 	fragmentCore = prometheus.NewDesc("vernier_allocator_fragment_gpus",
 		"Compute that is free on GPUs of which a part is granted, in whole GPUs, by whether memory is left beside it: usable or stranded.", []string{"state"}, nil)
 )
@@ -88,6 +93,7 @@ func (g gauges) Describe(to chan<- *prometheus.Desc) {
 	to <- memory
 	to <- grantedGPUs
 	to <- grantedMemory
+	to <- idleSlices
 	to <- fragmentCore
 }
 
@@ -110,6 +116,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		if l := g.index.Ledger(node); l != nil {
 			collectNode(to, l)
 			all.add(l)
+			all.idle(l, g.idleAfter, g.clock.Now())
 		}
 	}
 	all.send(to)
@@ -168,6 +175,7 @@ type held struct {
 	gpus int
 	core v1alpha1.Percent
 	mem  v1alpha1.MiB
+	idle int
 }
 
 // add adds up as the ledger's own rules do: what a slice reuses of its pod's other slices
@@ -186,7 +194,23 @@ func (h holdings) add(l *v1alpha1.SliceLedger) {
 			s := &d.Slices[j]
 			namespace, _, _ := strings.Cut(s.Owner, "/")
 			of := holder{namespace, models[d.UUID]}
-			h[of] = held{core: h[of].core + s.Core - s.ReuseCore, mem: h[of].mem + s.Mem - s.ReuseMem}
+			h[of] = held{core: h[of].core + s.Core - s.ReuseCore, mem: h[of].mem + s.Mem - s.ReuseMem, idle: h[of].idle}
+		}
+	}
+}
+
+// idle counts what has been idle for as long at least; 0 is no time.
+func (h holdings) idle(l *v1alpha1.SliceLedger, after time.Duration, now time.Time) {
+	for _, s := range view.SlicesOf(l) {
+		if s.IdleSince == nil || after == 0 || now.Sub(s.IdleSince.Time) < after {
+			continue
+		}
+		for i := range l.Status.Devices {
+			if d := &l.Status.Devices[i]; d.UUID == s.UUID {
+				of := h[holder{s.Namespace, d.Model}]
+				of.idle++
+				h[holder{s.Namespace, d.Model}] = of
+			}
 		}
 	}
 }
@@ -200,6 +224,9 @@ func (h holdings) send(to chan<- prometheus.Metric) {
 		}
 		to <- prometheus.MustNewConstMetric(grantedGPUs, prometheus.GaugeValue, float64(n.core)/float64(v1alpha1.WholeGPU), of.namespace, of.model)
 		to <- prometheus.MustNewConstMetric(grantedMemory, prometheus.GaugeValue, float64(n.mem.Bytes()), of.namespace, of.model)
+		if n.idle > 0 {
+			to <- prometheus.MustNewConstMetric(idleSlices, prometheus.GaugeValue, float64(n.idle), of.namespace, of.model)
+		}
 	}
 }
 

@@ -5,10 +5,13 @@ package allocator
 import (
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -89,5 +92,28 @@ func TestHoldings(t *testing.T) {
 	}
 	if one.GetGauge().GetValue() != 1.2 {
 		t.Errorf("namespace one holds %v GPUs, want 1.2", one.GetGauge().GetValue())
+	}
+}
+
+// Slices count that have been idle for as long as idle.after, by their namespace.
+func TestIdleSlices(t *testing.T) {
+	now := time.Unix(10_000, 0)
+	l := &v1alpha1.SliceLedger{}
+	l.Status.Devices = []v1alpha1.DeviceStatus{{UUID: "0", Model: "A100"}}
+	l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: "0"}}
+	for pod, idle := range map[string]time.Duration{"long": 30 * time.Minute, "longer": time.Hour, "short": 29 * time.Minute, "works": -1} {
+		l.Spec.Devices[0].Slices = append(l.Spec.Devices[0].Slices, v1alpha1.Slice{Pod: types.UID(pod), Owner: "one/" + pod, Ctr: "main"})
+		s := v1alpha1.SliceStatus{Pod: types.UID(pod), Ctr: "main", UUID: "0"}
+		if idle >= 0 {
+			s.IdleSince = &metav1.Time{Time: now.Add(-idle)}
+		}
+		l.Status.Slices = append(l.Status.Slices, s)
+	}
+	for after, want := range map[time.Duration]int{30 * time.Minute: 2, 0: 0} {
+		h := holdings{}
+		h.idle(l, after, now)
+		if got := h[holder{"one", "A100"}].idle; got != want {
+			t.Errorf("%d slices idle for %v, want %d", got, after, want)
+		}
 	}
 }

@@ -31,6 +31,20 @@ func (r *reserveAfter) Set(text string) error {
 	return nil
 }
 
+// idleAfter is the flag for how long a pod does no work on its GPUs before its condition says so.
+type idleAfter time.Duration
+
+func (i *idleAfter) String() string { return time.Duration(*i).String() }
+
+func (i *idleAfter) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return errors.New("give a duration such as 30m, or 0s for no condition")
+	}
+	*i = idleAfter(d)
+	return nil
+}
+
 // classNames is the flag for the names of PriorityClasses.
 type classNames []string
 
@@ -65,19 +79,21 @@ func (l *lookahead) Set(text string) error {
 type Options struct {
 	// Page is the address of the page; "0" serves none.
 	Page string
-	// Preemption, PriorityClasses, ReserveAfter and Lookahead are as in Config.
+	// Preemption, PriorityClasses, ReserveAfter, Lookahead and IdleAfter are as in Config.
 	Preemption      preemption.Policy
 	PriorityClasses classNames
 	ReserveAfter    time.Duration
 	Lookahead       time.Duration
+	IdleAfter       time.Duration
 }
 
 // AddFlags has flags set them.
 func (o *Options) AddFlags(f *flag.FlagSet) {
-	o.Preemption, o.ReserveAfter, o.Lookahead = preemption.LowerPriority, 10*time.Minute, backfill.Lookahead
+	o.Preemption, o.ReserveAfter, o.Lookahead, o.IdleAfter = preemption.LowerPriority, 10*time.Minute, backfill.Lookahead, 30*time.Minute
 	f.StringVar(&o.Page, "page-bind-address", ":8082", "host:port for the page that shows the fleet, 0 for none")
 	f.Var(&o.Preemption, "preemption", "LowerPriority evicts pods with slices for pods of higher priority that find no room; Never evicts none")
 	f.Var(&o.PriorityClasses, "priority-classes", "`names` of the PriorityClasses that count against pods of other namespaces, with commas between them, or * for all. A namespace is allowed more by its labels "+v1alpha1.LabelPriorityClassPrefix+"NAME="+v1alpha1.LabelPriorityClassEnabled)
 	f.Var((*reserveAfter)(&o.ReserveAfter), "reserve-after", "how long the first pod that waits does so before room is kept for it, as a `duration`; 0s keeps none")
 	f.Var((*lookahead)(&o.Lookahead), "lookahead", "how far ahead room is planned, as a `duration` of a minute or more. A pod that ends or leaves later counts as staying, and a pod that is evicted has so long to end")
+	f.Var((*idleAfter)(&o.IdleAfter), "idle-after", "how long a pod does no work on its GPUs before its condition "+string(v1alpha1.PodConditionGPUIdle)+" says so, as a `duration`; 0s never says it")
 }

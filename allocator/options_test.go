@@ -19,14 +19,16 @@ func TestOptionsFlags(t *testing.T) {
 		want Options
 		says []string
 	}{
-		"":                                     {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, time.Hour}, nil},
-		"--preemption=LowerPriority":           {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, time.Hour}, nil},
-		"--preemption=Never --reserve-after=0": {Options{":8082", preemption.Never, nil, 0, time.Hour}, nil},
-		"--reserve-after=1h30m":                {Options{":8082", preemption.LowerPriority, nil, 90 * time.Minute, time.Hour}, nil},
-		"--priority-classes=production,*":      {Options{":8082", preemption.LowerPriority, classNames{"production", "*"}, 10 * time.Minute, time.Hour}, nil},
+		"":                                     {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, time.Hour, 30 * time.Minute}, nil},
+		"--preemption=LowerPriority":           {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, time.Hour, 30 * time.Minute}, nil},
+		"--preemption=Never --reserve-after=0": {Options{":8082", preemption.Never, nil, 0, time.Hour, 30 * time.Minute}, nil},
+		"--reserve-after=1h30m":                {Options{":8082", preemption.LowerPriority, nil, 90 * time.Minute, time.Hour, 30 * time.Minute}, nil},
+		"--priority-classes=production,*":      {Options{":8082", preemption.LowerPriority, classNames{"production", "*"}, 10 * time.Minute, time.Hour, 30 * time.Minute}, nil},
 		"--priority-classes=Production":        {says: []string{"-priority-classes", "names with commas", "*"}},
 		"--priority-classes=":                  {says: []string{"-priority-classes"}},
-		"--lookahead=24h":                      {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, 24 * time.Hour}, nil},
+		"--lookahead=24h":                      {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, 24 * time.Hour, 30 * time.Minute}, nil},
+		"--idle-after=0s":                      {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, time.Hour, 0}, nil},
+		"--idle-after=-1m":                     {says: []string{"-idle-after", "0s"}},
 		"--lookahead=10s":                      {says: []string{"-lookahead", "a minute or more"}},
 		"--lookahead=never":                    {says: []string{"-lookahead", "such as 1h"}},
 		"--preemption=never":                   {says: []string{"-preemption", "give LowerPriority or Never"}},

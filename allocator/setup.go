@@ -91,6 +91,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 			PriorityClasses: o.PriorityClasses,
 			ReserveAfter:    o.ReserveAfter,
 			Lookahead:       o.Lookahead,
+			IdleAfter:       o.IdleAfter,
 		}),
 		sizes:   sizes,
 		classes: known,

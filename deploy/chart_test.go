@@ -135,7 +135,7 @@ func TestChartValues(t *testing.T) {
 			}
 		}},
 		"preemption": {nil, func(t *testing.T, r *rendered) {
-			if _, c := r.pod(t, "vernier-allocator"); !slices.Equal(c.Args, []string{"--preemption=LowerPriority", "--reserve-after=10m", "--lookahead=1h"}) {
+			if _, c := r.pod(t, "vernier-allocator"); !slices.Equal(c.Args, []string{"--preemption=LowerPriority", "--reserve-after=10m", "--lookahead=1h", "--idle-after=30m"}) {
 				t.Errorf("arguments %q", c.Args)
 			}
 		}},
@@ -145,7 +145,7 @@ func TestChartValues(t *testing.T) {
 			}
 		}},
 		"no preemption": {[]string{"--set=allocator.preemption=Never,allocator.reserveAfter=0s"}, func(t *testing.T, r *rendered) {
-			if _, c := r.pod(t, "vernier-allocator"); !slices.Equal(c.Args, []string{"--preemption=Never", "--reserve-after=0s", "--lookahead=1h"}) {
+			if _, c := r.pod(t, "vernier-allocator"); !slices.Equal(c.Args, []string{"--preemption=Never", "--reserve-after=0s", "--lookahead=1h", "--idle-after=30m"}) {
 				t.Errorf("arguments %q", c.Args)
 			}
 			if strings.Contains(marshal(t, r.object("ClusterRole", "vernier-allocator")), "pods/eviction") {
@@ -272,6 +272,7 @@ func TestChartRefuses(t *testing.T) {
 		"allocator.priorityClassName=":                                  "allocator/priorityClassName",
 		"allocator.preemption=never":                                    "allocator/preemption",
 		"allocator.priorityClasses={Production}":                        "allocator/priorityClasses/0",
+		"idle.after=30":                                                 "idle/after",
 		"allocator.reserveAfter=10":                                     "allocator/reserveAfter",
 		"node.nriDir=nri":                                               "node/nriDir",
 		"node.stateDir=/var/lib/../vernier":                             "node/stateDir",

@@ -85,7 +85,7 @@ func topologyLost(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) []index.Illness
 
 // setPodHealth sets the pod's condition to what is wrong, or to nothing any more.
 func (r *Reconciler) setPodHealth(ctx context.Context, pod *corev1.Pod, ill []index.Illness) error {
-	was := healthOf(pod)
+	was := conditionOf(pod, v1alpha1.PodConditionGPUHealthy)
 	if len(ill) == 0 && (was == nil || was.Status == corev1.ConditionTrue) {
 		return nil
 	}
@@ -133,9 +133,9 @@ func changeOf(was, now *corev1.PodCondition) string {
 	return fmt.Sprint(before, now.Status, now.Reason)
 }
 
-func healthOf(pod *corev1.Pod) *corev1.PodCondition {
+func conditionOf(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == v1alpha1.PodConditionGPUHealthy {
+		if c := &pod.Status.Conditions[i]; c.Type == of {
 			return c
 		}
 	}

@@ -169,7 +169,7 @@ func TestHealth(t *testing.T) {
 	}
 	since := start
 	for _, s := range steps {
-		if before := healthOf(f.pod("p")); before == nil || before.Status != s.status {
+		if before := conditionOf(f.pod("p"), v1alpha1.PodConditionGPUHealthy); before == nil || before.Status != s.status {
 			since = f.clock.Now().Add(time.Minute)
 		}
 		s.do()
@@ -177,7 +177,7 @@ func TestHealth(t *testing.T) {
 		f.reconcile(time.Minute) // nothing has changed
 		var status corev1.ConditionStatus
 		var text string
-		if c := healthOf(f.pod("p")); c != nil {
+		if c := conditionOf(f.pod("p"), v1alpha1.PodConditionGPUHealthy); c != nil {
 			if status, text = c.Status, c.Message; !c.LastTransitionTime.Time.Equal(since) {
 				t.Errorf("%s: since %v, want %v", s.name, c.LastTransitionTime, since)
 			}
@@ -187,7 +187,7 @@ func TestHealth(t *testing.T) {
 			t.Errorf("%s: condition %q %q, events %q, %d writes; want %q, %q, %d", s.name, status, text, once, f.conditions, s.status, s.events, s.writes)
 		}
 	}
-	if healthOf(f.pod("well")) != nil || healthOf(f.pod("gated")) != nil {
+	if conditionOf(f.pod("well"), v1alpha1.PodConditionGPUHealthy) != nil || conditionOf(f.pod("gated"), v1alpha1.PodConditionGPUHealthy) != nil {
 		t.Error("a pod has the condition that was never concerned")
 	}
 }
@@ -215,14 +215,14 @@ func TestTopologyLost(t *testing.T) {
 		f.reconcile(time.Minute)
 		var status corev1.ConditionStatus
 		var text string
-		if c := healthOf(f.pod("requires")); c != nil {
+		if c := conditionOf(f.pod("requires"), v1alpha1.PodConditionGPUHealthy); c != nil {
 			status, text = c.Status, c.Message
 		}
 		if status != s.status || !strings.Contains(text, s.says) {
 			t.Errorf("%s: condition %q %q", s.name, status, text)
 		}
 	}
-	if c := healthOf(f.pod("prefers")); c != nil {
+	if c := conditionOf(f.pod("prefers"), v1alpha1.PodConditionGPUHealthy); c != nil {
 		t.Errorf("one that prefers it: %+v", c)
 	}
 }

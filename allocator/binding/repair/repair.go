@@ -37,8 +37,10 @@ type Reconciler struct {
 	// Agents are the node agents' pods. Nil where agents do not run in pods: then only what
 	// they say themselves is known of them.
 	Agents *agents.Agents
-	Clock  clock.PassiveClock
-	Log    logr.Logger
+	// IdleAfter is how long a pod does no work on its GPUs before its condition says so; 0 never says it.
+	IdleAfter time.Duration
+	Clock     clock.PassiveClock
+	Log       logr.Logger
 }
 
 // Reconcile brings a node's ledger and its pods in line:
@@ -49,6 +51,7 @@ type Reconciler struct {
 //   - it replaces pods that cannot start because the agent is away;
 //   - it sets the condition of pods on failed devices;
 //   - it takes the next step of the resizes that pods ask for;
+//   - it sets the conditions of pods on failed devices, and of idle ones;
 //   - it has gated pods with slices looked at.
 //
 // A slice of a pod that is not known is left alone. The watch may be
@@ -86,6 +89,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, node string) error {
 		func() error { return r.replaceStranded(ctx, node, known) },
 		func() error { return r.setHealth(ctx, node, known) },
 		func() error { return r.resize(ctx, node) },
+		func() error { return r.setIdle(ctx, node, known) },
 	} {
 		if err := do(); refusal.Is(err) {
 			refused = errors.Join(refused, err)

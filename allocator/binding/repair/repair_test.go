@@ -394,8 +394,8 @@ func TestRefusedWrites(t *testing.T) {
 		return nil
 	}
 	f.reconcile(0)
-	if healthOf(f.pod("p")) != nil || healthOf(f.pod("q")) == nil || f.statuses != 1 {
-		t.Errorf("conditions %v and %v, %d statuses of the ledger", healthOf(f.pod("p")), healthOf(f.pod("q")), f.statuses)
+	if conditionOf(f.pod("p"), v1alpha1.PodConditionGPUHealthy) != nil || conditionOf(f.pod("q"), v1alpha1.PodConditionGPUHealthy) == nil || f.statuses != 1 {
+		t.Errorf("conditions %v and %v, %d statuses of the ledger", conditionOf(f.pod("p"), v1alpha1.PodConditionGPUHealthy), conditionOf(f.pod("q"), v1alpha1.PodConditionGPUHealthy), f.statuses)
 	}
 	if f.reconcile(0); f.conditions != 2 || f.statuses != 1 {
 		t.Errorf("%d conditions, %d statuses: tried again at once", f.conditions, f.statuses)
@@ -418,7 +418,7 @@ func TestRefusedWrites(t *testing.T) {
 	// Neither keeps slices from being released, once that is taken.
 	f.refuse = func(client.Object) error { return nil }
 	f.Binder.RetryRefused()
-	if f.reconcile(binding.RetryAfterChange); healthOf(f.pod("p")) == nil || f.reachable() == nil {
+	if f.reconcile(binding.RetryAfterChange); conditionOf(f.pod("p"), v1alpha1.PodConditionGPUHealthy) == nil || f.reachable() == nil {
 		t.Error("not written after a policy has changed")
 	}
 }
@@ -444,7 +444,7 @@ func TestRefusedSpec(t *testing.T) {
 	if err := f.Reconcile(t.Context(), "n"); !apierrors.IsInvalid(err) {
 		t.Errorf("error %v", err)
 	}
-	if healthOf(f.pod("p")) == nil {
+	if conditionOf(f.pod("p"), v1alpha1.PodConditionGPUHealthy) == nil {
 		t.Error("no condition while the ledger's spec is refused")
 	}
 }

@@ -49,6 +49,7 @@ const (
 	ReasonUnhealthy  = "VernierUnhealthy"
 	ReasonRecovered  = "VernierRecovered"
 	ReasonAgentAway  = "VernierAgentAway"
+	ReasonIdle       = "GPUIdle"
 	// ReasonWriteRefused is of pods, and of ledgers.
 	ReasonWriteRefused = "VernierWriteRefused"
 	ReasonPreempting   = view.ReasonPreempting

@@ -53,6 +53,8 @@ type Slice struct {
 	State   string            `json:"state"`
 	// Since is when the ledger granted it; absent where that is not known.
 	Since *metav1.Time `json:"since,omitempty"`
+	// IdleSince is since when it has done no work; absent where it works or nothing is known.
+	IdleSince *metav1.Time `json:"idleSince,omitempty"`
 }
 
 // Slices lists the slices of all ledgers that belong to a namespace, or to any
@@ -110,7 +112,7 @@ func SlicesOf(l *v1alpha1.SliceLedger) []Slice {
 			case released[s.Pod]:
 				v.State = StateReleasing
 			case ok:
-				v.State, v.Mode, v.Note = StateAttached, st.Mode, st.Note
+				v.State, v.Mode, v.Note, v.IdleSince = StateAttached, st.Mode, st.Note, st.IdleSince
 				v.MemoryGuarantee, v.ComputeGuarantee = st.Memory, st.Compute
 				if has := st.InForce; has != nil {
 					v.State, v.InForce = StateDrifted, has
