@@ -26,7 +26,7 @@ const (
 // fixture is a cluster of two nodes with a slice in every state, a device with
 // an error, one that vanished, and pods that wait for each kind of reason.
 func fixture() []client.Object {
-	numa, since := int32(1), metav1.NewTime(now.Add(-2*time.Hour))
+	numa, since, idle := int32(1), metav1.NewTime(now.Add(-2*time.Hour)), metav1.NewTime(now.Add(-time.Hour))
 	return []client.Object{
 		&v1alpha1.SliceLedger{
 			ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"},
@@ -53,7 +53,7 @@ func fixture() []client.Object {
 				Slices: []v1alpha1.SliceStatus{
 					{Pod: "uid-train", Ctr: "main", UUID: gpuA, Container: "c1", Mode: v1alpha1.ModeLimiter,
 						Memory: v1alpha1.GuaranteeCooperative, Compute: v1alpha1.GuaranteeCooperative,
-						Note: "memory: needs driver R615 or newer"},
+						Note: "memory: needs driver R615 or newer", IdleSince: &idle},
 					{Pod: "uid-gone", Ctr: "main", UUID: gpuA, Container: "c2", Mode: v1alpha1.ModeLimiter,
 						Memory: v1alpha1.GuaranteeCooperative, Compute: v1alpha1.GuaranteeNone},
 				},

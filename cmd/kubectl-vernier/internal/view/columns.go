@@ -105,21 +105,24 @@ func DeviceBars(devices []model.Device) Table {
 // SliceTable shows slices.
 func SliceTable(all []model.Slice, now time.Time, wide bool) Table {
 	t := Table{header: []string{"NAMESPACE", "POD", "CONTAINER", "NODE/GPU", "CORE(%)", "MEM(MiB)", "GUARANTEE", "STATE", "AGE",
-		"MODE", "UUID", "POD-UID", "REUSE-CORE(%)", "REUSE-MEM(MiB)", "NOTE"}}
+		"IDLE", "MODE", "UUID", "POD-UID", "REUSE-CORE(%)", "REUSE-MEM(MiB)", "NOTE"}}
 	for _, s := range all {
-		guarantee, age := string(s.MemoryGuarantee), ""
+		guarantee, age, idle := string(s.MemoryGuarantee), "", ""
 		if s.ComputeGuarantee != s.MemoryGuarantee {
 			guarantee = shown(guarantee) + "/" + shown(string(s.ComputeGuarantee))
 		}
 		if s.Since != nil {
 			age = duration.HumanDuration(now.Sub(s.Since.Time))
 		}
+		if s.IdleSince != nil {
+			idle = duration.HumanDuration(now.Sub(s.IdleSince.Time))
+		}
 		t.rows = append(t.rows, []string{
 			s.Namespace, s.Pod, s.Container, s.Node + "/" + cmp.Or(index(s.GPU), shortUUID(s.UUID)), number(s.Core), number(s.Mem), guarantee, s.State, age,
-			string(s.Mode), s.UUID, string(s.PodUID), number(s.ReuseCore), number(s.ReuseMem), s.Note,
+			idle, string(s.Mode), s.UUID, string(s.PodUID), number(s.ReuseCore), number(s.ReuseMem), s.Note,
 		})
 	}
-	return t.narrow(wide, "MODE")
+	return t.narrow(wide, "IDLE")
 }
 
 // Ago is how long before now something was, for people.

@@ -71,6 +71,16 @@ func TestSliceTable(t *testing.T) {
 	}
 }
 
+// A wide table says for how long a slice is idle.
+func TestSliceTable_Idle(t *testing.T) {
+	now := time.Unix(10_000, 0)
+	table := SliceTable([]model.Slice{{Pod: "works"}, {Pod: "idle", IdleSince: &metav1.Time{Time: now.Add(-2 * time.Hour)}}}, now, true)
+	at := slices.Index(table.header, "IDLE")
+	if at < 0 || table.rows[0][at] != "" || table.rows[1][at] != "120m" {
+		t.Errorf("%q, %q", table.header, table.rows)
+	}
+}
+
 // A slice whose container runs with other amounts than the ledger grants is shown as drifted.
 // A pod that cannot start because its node's agent is away says so, with the kubelet's words.
 func TestWhyAgentAway(t *testing.T) {
