@@ -58,6 +58,8 @@ type Config struct {
 	ReserveAfter time.Duration
 	// IdleAfter is how long a pod does no work on its GPUs before its condition says so; 0 never says it.
 	IdleAfter time.Duration
+	// Defragment says when pods are moved for others.
+	Defragment preemption.Defragment
 	// Lookahead is how far ahead room is planned, 0 for backfill.Lookahead: who leaves later stays, and
 	// who is evicted has so long.
 	Lookahead time.Duration
@@ -93,7 +95,7 @@ func New(c Config) *Allocator {
 	a.reservations = reservation.New(a.cache, a.queue, c.Clock, lookahead)
 	a.preemption = preemption.New(preemption.Config{
 		Cache: a.cache, Groups: a.groups, Queue: a.queue, Filters: c.Filters, Binder: a.binder, Notify: a.notify,
-		Reservations: a.reservations, Policy: c.Preemption, Lookahead: lookahead, ReserveAfter: c.ReserveAfter, Classes: c.Classes, Clock: c.Clock, Log: c.Log,
+		Reservations: a.reservations, Policy: c.Preemption, Lookahead: lookahead, ReserveAfter: c.ReserveAfter, Defragment: c.Defragment, Classes: c.Classes, Clock: c.Clock, Log: c.Log,
 	})
 	a.scheduler = &scheduling.Scheduler{
 		Cache: a.cache, Groups: a.groups, Classes: c.Classes, Queue: a.queue, Filters: c.Filters, Binder: a.binder,

@@ -54,7 +54,7 @@ var (
 	waitingByReason = prometheus.NewDesc("vernier_allocator_waiting_pods_by_reason",
 		"Gated pods that cannot be placed now, by what is against them: devices, scheduler, invalid, or others: pods that they start with or come after.", []string{"reason"}, nil)
 	reservations = prometheus.NewDesc("vernier_allocator_reservations",
-		"Room on GPUs that is kept for a pod or a gang, by why: preemption, or head, of the line of pods that wait.", []string{"kind"}, nil)
+		"Room on GPUs that is kept for a pod or a gang, by why: preemption; head, of the line of pods that wait; defragment, for which others are moved; move, for what is made instead of these.", []string{"kind"}, nil)
 	headWait = prometheus.NewDesc("vernier_allocator_head_of_line_wait_seconds",
 		"For how long room has been kept for the head of the line that waits longest, 0 without one.", nil, nil)
 	headEstimate = prometheus.NewDesc("vernier_allocator_head_of_line_estimate_seconds",
@@ -127,7 +127,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 
 // collectReservations sends how many there are, and how the oldest head of a line fares.
 func (g gauges) collectReservations(to chan<- prometheus.Metric) {
-	kinds := map[reservation.Kind]int{reservation.Preemption: 0, reservation.Head: 0}
+	kinds := map[reservation.Kind]int{reservation.Preemption: 0, reservation.Head: 0, reservation.Defragment: 0, reservation.Move: 0}
 	wait, estimate := 0., 0.
 	for _, r := range g.reservations.All() {
 		if kinds[r.Kind]++; r.Kind == reservation.Head && kinds[r.Kind] == 1 {

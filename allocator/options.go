@@ -31,7 +31,7 @@ func (r *reserveAfter) Set(text string) error {
 	return nil
 }
 
-// idleAfter is the flag for how long a pod does no work on its GPUs before its condition says so.
+// idleAfter is the flag for how long something is so before anything follows from it.
 type idleAfter time.Duration
 
 func (i *idleAfter) String() string { return time.Duration(*i).String() }
@@ -39,7 +39,7 @@ func (i *idleAfter) String() string { return time.Duration(*i).String() }
 func (i *idleAfter) Set(text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		return errors.New("give a duration such as 30m, or 0s for no condition")
+		return errors.New("give a duration such as 30m, or 0s for never")
 	}
 	*i = idleAfter(d)
 	return nil
@@ -85,15 +85,20 @@ type Options struct {
 	ReserveAfter    time.Duration
 	Lookahead       time.Duration
 	IdleAfter       time.Duration
+	Defragment      preemption.Defragment
 }
 
 // AddFlags has flags set them.
 func (o *Options) AddFlags(f *flag.FlagSet) {
 	o.Preemption, o.ReserveAfter, o.Lookahead, o.IdleAfter = preemption.LowerPriority, 10*time.Minute, backfill.Lookahead, 30*time.Minute
+	o.Defragment = preemption.Defragment{MaxPods: 3, PerHour: 6}
 	f.StringVar(&o.Page, "page-bind-address", ":8082", "host:port for the page that shows the fleet, 0 for none")
 	f.Var(&o.Preemption, "preemption", "LowerPriority evicts pods with slices for pods of higher priority that find no room; Never evicts none")
 	f.Var(&o.PriorityClasses, "priority-classes", "`names` of the PriorityClasses that count against pods of other namespaces, with commas between them, or * for all. A namespace is allowed more by its labels "+v1alpha1.LabelPriorityClassPrefix+"NAME="+v1alpha1.LabelPriorityClassEnabled)
 	f.Var((*reserveAfter)(&o.ReserveAfter), "reserve-after", "how long the first pod that waits does so before room is kept for it, as a `duration`; 0s keeps none")
 	f.Var((*lookahead)(&o.Lookahead), "lookahead", "how far ahead room is planned, as a `duration` of a minute or more. A pod that ends or leaves later counts as staying, and a pod that is evicted has so long to end")
+	f.Var((*idleAfter)(&o.Defragment.After), "defragment-after", "how long a pod waits before pods with the label "+v1alpha1.LabelMovable+"="+v1alpha1.LabelMovableTrue+" are moved for it, as a `duration`; 0s moves none")
+	f.IntVar(&o.Defragment.MaxPods, "defragment-max-pods", o.Defragment.MaxPods, "how many pods are moved for one at most")
+	f.IntVar(&o.Defragment.PerHour, "defragment-per-hour", o.Defragment.PerHour, "how many pods are moved in an hour at most")
 	f.Var((*idleAfter)(&o.IdleAfter), "idle-after", "how long a pod does no work on its GPUs before its condition "+string(v1alpha1.PodConditionGPUIdle)+" says so, as a `duration`; 0s never says it")
 }

@@ -15,26 +15,30 @@ import (
 
 // A flag that cannot be is refused with its name and with what may stand there.
 func TestOptionsFlags(t *testing.T) {
+	moves := preemption.Defragment{MaxPods: 3, PerHour: 6}
 	for args, tt := range map[string]struct {
 		want Options
 		says []string
 	}{
-		"":                                     {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, time.Hour, 30 * time.Minute}, nil},
-		"--preemption=LowerPriority":           {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, time.Hour, 30 * time.Minute}, nil},
-		"--preemption=Never --reserve-after=0": {Options{":8082", preemption.Never, nil, 0, time.Hour, 30 * time.Minute}, nil},
-		"--reserve-after=1h30m":                {Options{":8082", preemption.LowerPriority, nil, 90 * time.Minute, time.Hour, 30 * time.Minute}, nil},
-		"--priority-classes=production,*":      {Options{":8082", preemption.LowerPriority, classNames{"production", "*"}, 10 * time.Minute, time.Hour, 30 * time.Minute}, nil},
+		"":                                     {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, time.Hour, 30 * time.Minute, moves}, nil},
+		"--preemption=LowerPriority":           {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, time.Hour, 30 * time.Minute, moves}, nil},
+		"--preemption=Never --reserve-after=0": {Options{":8082", preemption.Never, nil, 0, time.Hour, 30 * time.Minute, moves}, nil},
+		"--reserve-after=1h30m":                {Options{":8082", preemption.LowerPriority, nil, 90 * time.Minute, time.Hour, 30 * time.Minute, moves}, nil},
+		"--priority-classes=production,*":      {Options{":8082", preemption.LowerPriority, classNames{"production", "*"}, 10 * time.Minute, time.Hour, 30 * time.Minute, moves}, nil},
 		"--priority-classes=Production":        {says: []string{"-priority-classes", "names with commas", "*"}},
 		"--priority-classes=":                  {says: []string{"-priority-classes"}},
-		"--lookahead=24h":                      {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, 24 * time.Hour, 30 * time.Minute}, nil},
-		"--idle-after=0s":                      {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, time.Hour, 0}, nil},
+		"--lookahead=24h":                      {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, 24 * time.Hour, 30 * time.Minute, moves}, nil},
+		"--idle-after=0s":                      {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, time.Hour, 0, moves}, nil},
 		"--idle-after=-1m":                     {says: []string{"-idle-after", "0s"}},
-		"--lookahead=10s":                      {says: []string{"-lookahead", "a minute or more"}},
-		"--lookahead=never":                    {says: []string{"-lookahead", "such as 1h"}},
-		"--preemption=never":                   {says: []string{"-preemption", "give LowerPriority or Never"}},
-		"--preemption=":                        {says: []string{"-preemption", "give LowerPriority or Never"}},
-		"--reserve-after=10":                   {says: []string{"-reserve-after", "such as 10m"}},
-		"--reserve-after=-5m":                  {says: []string{"-reserve-after", "0s"}},
+		"--defragment-after=15m --defragment-max-pods=1 --defragment-per-hour=2": {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute, time.Hour, 30 * time.Minute,
+			preemption.Defragment{After: 15 * time.Minute, MaxPods: 1, PerHour: 2}}, nil},
+		"--defragment-after=-15m": {says: []string{"-defragment-after", "0s"}},
+		"--lookahead=10s":         {says: []string{"-lookahead", "a minute or more"}},
+		"--lookahead=never":       {says: []string{"-lookahead", "such as 1h"}},
+		"--preemption=never":      {says: []string{"-preemption", "give LowerPriority or Never"}},
+		"--preemption=":           {says: []string{"-preemption", "give LowerPriority or Never"}},
+		"--reserve-after=10":      {says: []string{"-reserve-after", "such as 10m"}},
+		"--reserve-after=-5m":     {says: []string{"-reserve-after", "0s"}},
 	} {
 		var o Options
 		f := flag.NewFlagSet("vernier-allocator", flag.ContinueOnError)

@@ -88,6 +88,11 @@ func (r *replicaInTest) checkEvicts(e *policyv1.Eviction) {
 	for _, held := range append(r.evictsFor, r.allocator.reservations.All()...) {
 		_, leaves := held.Leaving[uid]
 		above := victim == nil || held.Priority.Above(r.allocator.cache.Priorities.Of(victim))
+		if held.Kind == reservation.Defragment { // whatever its priority, its new place is kept
+			above = slices.ContainsFunc(r.allocator.reservations.All(), func(place *reservation.Reservation) bool {
+				return place.Kind == reservation.Move && place.Moved == uid
+			})
+		}
 		if leaves && above && (slices.Contains(r.evictsFor, held) || r.wait(held.Pods)) {
 			r.evictsFor = append(r.evictsFor, held)
 			return

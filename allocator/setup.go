@@ -92,6 +92,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 			ReserveAfter:    o.ReserveAfter,
 			Lookahead:       o.Lookahead,
 			IdleAfter:       o.IdleAfter,
+			Defragment:      o.Defragment,
 		}),
 		sizes:   sizes,
 		classes: known,

@@ -82,6 +82,7 @@ type settings struct {
 	// priorityClasses count against other namespaces: all of them, where a test does not say.
 	priorityClasses []string
 	reserveAfter    time.Duration
+	defragment      preemption.Defragment
 	preemption      preemption.Policy
 }
 

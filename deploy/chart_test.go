@@ -152,6 +152,17 @@ func TestChartValues(t *testing.T) {
 				t.Error("the allocator may evict pods, and need not")
 			}
 		}},
+		"moves": {[]string{"--set=allocator.preemption=Never,defragment.after=15m,defragment.perHour=2"}, func(t *testing.T, r *rendered) {
+			_, c := r.pod(t, "vernier-allocator")
+			for _, arg := range []string{"--defragment-after=15m", "--defragment-max-pods=3", "--defragment-per-hour=2"} {
+				if !slices.Contains(c.Args, arg) {
+					t.Errorf("arguments %q", c.Args)
+				}
+			}
+			if !strings.Contains(marshal(t, r.object("ClusterRole", "vernier-allocator")), "pods/eviction") {
+				t.Error("the allocator may evict no pods")
+			}
+		}},
 		"holders end": {[]string{"--set=node.endDeviceHolders=true"}, func(t *testing.T, r *rendered) {
 			if _, c := r.pod(t, "vernier-node"); !slices.Contains(c.Args, "--end-device-holders") {
 				t.Errorf("arguments %q", c.Args)
@@ -272,6 +283,8 @@ func TestChartRefuses(t *testing.T) {
 		"allocator.priorityClassName=":                                  "allocator/priorityClassName",
 		"allocator.preemption=never":                                    "allocator/preemption",
 		"allocator.priorityClasses={Production}":                        "allocator/priorityClasses/0",
+		"defragment.after=15":                                           "defragment/after",
+		"defragment.maxPods=0":                                          "defragment/maxPods",
 		"idle.after=30":                                                 "idle/after",
 		"allocator.reserveAfter=10":                                     "allocator/reserveAfter",
 		"node.nriDir=nri":                                               "node/nriDir",

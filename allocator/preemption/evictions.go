@@ -5,6 +5,7 @@ package preemption
 import (
 	"cmp"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -39,6 +40,8 @@ type evictions struct {
 	// bars are what keeps pods from being evicted. all asks for none of it.
 	bars *bars
 	all  bool
+	// most, where it is not 0, is how many pods may be moved: only such may leave.
+	most int
 	// until is when the look ends.
 	until time.Time
 }
@@ -62,7 +65,7 @@ func (p *Preemption) newEvictions(asker reservation.Asker, bars *bars, all bool,
 		clear(p.weights) // most are of nodes that are gone
 	}
 	for _, r := range p.reservations.All() {
-		if r.Owner != asker.Item && r.Kind == reservation.Preemption {
+		if r.Owner != asker.Item && r.Kind != reservation.Head {
 			for uid := range r.Leaving {
 				e.promised[uid] = true
 			}
@@ -87,6 +90,9 @@ func (e *evictions) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger
 	below := e.asker.Priority.Across
 	if e.asker.Priority.Limited() && (e.all || e.hasOwn(ledger)) {
 		below = e.asker.Priority.Within
+	}
+	if e.most > 0 {
+		below = math.MaxInt32 // an equal may be moved
 	}
 	return w.weights.Bound(demand, below)
 }
@@ -129,7 +135,8 @@ func (e *evictions) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedge
 			e.add(pod)
 		}
 	}
-	return e.candidates.Search(demand, ledger, room)
+	c, ok := e.candidates.Search(demand, ledger, room)
+	return c, ok && (e.most == 0 || len(c.Victims) <= e.most)
 }
 
 // add makes the pod a candidate, with its gang, if it may be evicted.
@@ -191,7 +198,7 @@ func (e *evictions) candidate(pod *corev1.Pod) (v leaving.Pod, ok bool) {
 	name, in := podrequest.GroupOf(pod)
 	own, owns := podrequest.GroupOf(e.asker.Pods[0])
 	late := e.isLate(pod)
-	if !e.above(p) || backfill.Leaves(pod, e.clock.Now(), e.lookahead) && !late || podstate.Gated(pod) ||
+	if !e.mayLeave(pod, p) || backfill.Leaves(pod, e.clock.Now(), e.lookahead) && !late || podstate.Gated(pod) ||
 		e.cache.PodOf(pod.UID) == nil || e.promised[pod.UID] || in && owns && name == own {
 		return v, false
 	}
@@ -217,6 +224,15 @@ func (e *evictions) candidate(pod *corev1.Pod) (v leaving.Pod, ok bool) {
 		v.Budget = at
 	}
 	return v, ok
+}
+
+// mayLeave reports whether the pod may have to leave for the asker: it is of a lower priority, or may
+// be moved and is not of a higher one.
+func (e *evictions) mayLeave(pod *corev1.Pod, p priority.Priority) bool {
+	if e.most > 0 {
+		return movable(pod) && !p.Above(e.asker.Priority)
+	}
+	return e.above(p)
 }
 
 // above reports whether the asker may take a pod's room; for all, whether it might if its class

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
 	"vernier.dev/vernier/allocator/state/podstate"
 )
 
@@ -16,11 +17,17 @@ import (
 // nodes.
 const headsEvery = 5 * time.Second
 
-// MakeRoom is for pods that have found no room. Others of lower priority are evicted for them,
-// or they are the first that wait and have done so for long. The finish writes what was granted so
+// MakeRoom is for pods that have found no room. Others of lower priority are evicted for them, others
+// are moved, or they are the first that wait and have done so for long. The finish writes what was granted so
 // far, before nodes are looked at.
 func (p *Preemption) MakeRoom(ctx context.Context, w Waiter, finish func()) error {
+	if r := p.reservations.Of(w.Item); r != nil && r.Kind == reservation.Defragment {
+		return p.moveNext(ctx, r)
+	}
 	if err := p.Preempt(ctx, w, finish); err != nil {
+		return err
+	}
+	if err := p.Defragment(ctx, w, finish); err != nil {
 		return err
 	}
 	if p.reserveAfter == 0 {

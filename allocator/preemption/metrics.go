@@ -19,4 +19,9 @@ var (
 	})
 )
 
-func init() { metrics.Registry.MustRegister(attempts, victimsCount) }
+var movedPods = prometheus.NewCounter(prometheus.CounterOpts{
+	Name: "vernier_allocator_moved_pods_total",
+	Help: "Pods that were evicted so that another fits, while room was kept for what their controller makes instead.",
+})
+
+func init() { metrics.Registry.MustRegister(attempts, victimsCount, movedPods) }

@@ -4,7 +4,7 @@
 // they hold slices and have a lower priority (Preempt). The scheduler evicts those that hold CPU
 // or memory (PostFilter, of package scheduling). For the first that waits they end as they come
 // (ReserveHead). It knows which pods were nominated, when it was tried last, and for which pods
-// it is not tried for a while. It reserves the room that it finds (package reservation).
+// it is not tried for a while. Pods that allow it are moved for others (Defragment). It reserves the room that it finds (package reservation).
 //
 // A Preemption may be used concurrently, Preempt and ReserveHead by the worker alone.
 package preemption
@@ -73,6 +73,7 @@ type Preemption struct {
 	policy       Policy
 	lookahead    time.Duration
 	reserveAfter time.Duration
+	defragment   Defragment
 	classes      *classes.Set
 	clock        clock.PassiveClock
 	log          logr.Logger
@@ -86,6 +87,10 @@ type Preemption struct {
 	// evictAt is when evictions for an owner that were refused are asked for again.
 	evictAt map[queue.Item]time.Time
 	leftAt  map[types.UID]time.Time
+	// movesAt is when pods to move are looked for again for an owner, moved when pods were in the last
+	// hour. They are the worker's too.
+	movesAt map[queue.Item]time.Time
+	moved   []time.Time
 	rounds  map[queue.Item]int
 
 	// headsAt is when room is reserved again for the first that wait, headsDue when an item is looked
@@ -157,6 +162,8 @@ type Config struct {
 	// ReserveAfter is how long the first waiter waits before room is reserved for it; 0 reserves
 	// none.
 	ReserveAfter time.Duration
+	// Defragment says when pods are moved for others.
+	Defragment Defragment
 	// Classes are the GPUClasses that there are; nil is none.
 	Classes *classes.Set
 	Clock   clock.PassiveClock
@@ -167,8 +174,8 @@ type Config struct {
 func New(c Config) *Preemption {
 	return &Preemption{
 		cache: c.Cache, groups: c.Groups, queue: c.Queue, filters: c.Filters, binder: c.Binder, notify: c.Notify,
-		reservations: c.Reservations, policy: c.Policy, lookahead: c.Lookahead, reserveAfter: c.ReserveAfter, classes: c.Classes, clock: c.Clock, log: c.Log,
-		weights: map[string]weighed{}, passedOver: map[queue.Item]time.Time{}, looked: map[queue.Item]look{}, evictAt: map[queue.Item]time.Time{},
+		reservations: c.Reservations, policy: c.Policy, lookahead: c.Lookahead, reserveAfter: c.ReserveAfter, defragment: c.Defragment, classes: c.Classes, clock: c.Clock, log: c.Log,
+		weights: map[string]weighed{}, passedOver: map[queue.Item]time.Time{}, looked: map[queue.Item]look{}, evictAt: map[queue.Item]time.Time{}, movesAt: map[queue.Item]time.Time{},
 		refused: map[types.UID]refusal{}, leftAt: map[types.UID]time.Time{}, rounds: map[queue.Item]int{},
 		lastAttempt: map[types.UID]attempt{}, nominated: map[types.UID]bool{}, backoff: map[backoffKey]time.Time{},
 		rechecked: map[queue.Item]time.Time{}, given: map[types.UID]given{}, unstarted: map[controller]unstarted{},

@@ -178,6 +178,13 @@ const (
 // hold no shares that it does not count.
 const LabelGPULimit = Prefix + "gpu-limit"
 
+// LabelMovable on a pod, with value LabelMovableTrue: it may be evicted so that another pod fits,
+// once room is kept for the pod that its controller makes instead.
+const (
+	LabelMovable     = Prefix + "movable"
+	LabelMovableTrue = "true"
+)
+
 // LabelGPUNode on a node, with value LabelGPUNodeTrue: the node agent runs there.
 const (
 	LabelGPUNode     = Prefix + "gpu-node"

@@ -46,12 +46,13 @@ var ours = map[string]string{
 	"LabelGPUNode":        LabelGPUNode,
 	"LabelMIGMode":        LabelMIGMode,
 	"LabelGPULimit":       LabelGPULimit,
+	"LabelMovable":        LabelMovable,
 	"CDIKind":             CDIKind,
 }
 
 // others are names that belong to other projects, and values.
 var others = []string{"AnnotationRequiredPlugins", "AnnotationNVIDIACDIPrefix", "AnnotationCDIPrefix",
-	"LabelInjectEnabled", "LabelRDMAEnabled", "LabelPriorityClassPrefix", "LabelPriorityClassEnabled", "LabelGPUNodeTrue", "LabelMIGModeEnabled"}
+	"LabelInjectEnabled", "LabelRDMAEnabled", "LabelPriorityClassPrefix", "LabelPriorityClassEnabled", "LabelGPUNodeTrue", "LabelMovableTrue", "LabelMIGModeEnabled"}
 
 // Every name of ours starts with the prefix by which the webhook's match
 // conditions tell our pods from everybody else's, and Kubernetes accepts it.

@@ -50,6 +50,8 @@ const (
 	ReasonRecovered  = "VernierRecovered"
 	ReasonAgentAway  = "VernierAgentAway"
 	ReasonIdle       = "GPUIdle"
+	// ReasonDefragmented is of a pod that is moved for another.
+	ReasonDefragmented = "VernierDefragmented"
 	// ReasonWriteRefused is of pods, and of ledgers.
 	ReasonWriteRefused = "VernierWriteRefused"
 	ReasonPreempting   = view.ReasonPreempting

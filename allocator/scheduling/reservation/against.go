@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
@@ -26,7 +27,7 @@ func (rs *Reservations) Against(a Asker) (against, filled []*Reservation) {
 	end, known := rs.endOf(a.Pods)
 	for _, r := range all {
 		switch {
-		case r.Owner == a.Item || r.Kind == Preemption && a.Priority.Above(r.Priority) || r.Kind == Head && rs.before(a, r):
+		case r.Owner == a.Item || r.Kind != Head && a.Priority.Above(r.Priority) || r.Kind == Move && r.isFor(a.Pods) || r.Kind == Head && rs.before(a, r):
 		case backfill.MayFill(end, known, r.End):
 			filled = append(filled, r)
 		default:
@@ -34,6 +35,14 @@ func (rs *Reservations) Against(a Asker) (against, filled []*Reservation) {
 		}
 	}
 	return against, filled
+}
+
+// isFor reports whether the pods are what the controller of the moved pod makes.
+func (r *Reservation) isFor(pods []*corev1.Pod) bool {
+	return len(pods) > 0 && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
+		of := metav1.GetControllerOfNoCopy(p)
+		return p.Namespace != r.Owner.Namespace() || of == nil || of.UID != r.Controller
+	})
 }
 
 func (rs *Reservations) before(a Asker, r *Reservation) bool {

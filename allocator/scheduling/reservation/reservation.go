@@ -52,6 +52,10 @@ const (
 	Preemption Kind = "preemption"
 	// Head is for the first of the pods that wait, which has waited for long.
 	Head Kind = "head"
+	// Defragment is for a pod for which others are moved.
+	Defragment Kind = "defragment"
+	// Move is for the pod that a controller makes instead of a moved one.
+	Move Kind = "move"
 )
 
 // Reservation never changes. Devices are promised by their node, at most once each.
@@ -64,6 +68,10 @@ type Reservation struct {
 	Plans []placement.Plan
 	// Leaving are the pods that have to end first.
 	Leaving map[types.UID]types.NamespacedName
+	// Of kind Move: For is for whom the pod Moved is moved, Controller the UID of what makes it again. It has no
+	// Pods; its owner is the moved pod.
+	For               queue.Item
+	Moved, Controller types.UID
 	// Made is since when, End when the last of them has ended, zero where nobody knows.
 	Made, End time.Time
 	// Expires is when it ends, zero for never.
@@ -164,7 +172,7 @@ func (rs *Reservations) put(r *Reservation) (out *Reservation, ok bool) {
 // priority goes first, then of the namespace with the most the youngest, for which nobody was ended.
 func replaced(r *Reservation, others []*Reservation, of map[string]int) (out *Reservation) {
 	own := of[r.Owner.Namespace()]
-	ended := map[Kind]int{Preemption: 1}
+	ended := map[Kind]int{Preemption: 1, Defragment: 1, Move: 1}
 	seen := func(s *Reservation) int32 { return s.Priority.Against(r.Priority.Namespace) }
 	for _, s := range others {
 		namespace := s.Owner.Namespace()
@@ -238,6 +246,8 @@ func (rs *Reservations) Review() {
 // room or does not wait for it.
 func (rs *Reservations) over(r *Reservation, now time.Time) (why string, is bool) {
 	switch {
+	case r.Kind == Move:
+		return "", rs.moveOver(r, now)
 	case !rs.waits(r):
 		return "", true
 	case rs.withdrawn(r):
@@ -254,6 +264,17 @@ func (rs *Reservations) over(r *Reservation, now time.Time) (why string, is bool
 		return "others have the room, or the pod did not start in it", true
 	}
 	return "", false
+}
+
+// moveOver reports whether the new place of a moved pod is of no use any more: it is taken, or its
+// device takes no slices, nobody came in time, or the pod is not moved after all.
+func (rs *Reservations) moveOver(r *Reservation, now time.Time) bool {
+	ledger := rs.cache.Index.Ledger(r.Plans[0].Node)
+	if !r.Expires.After(now) || !rs.usable(r, now) || ledger == nil || !r.holds(ledger) {
+		return true
+	}
+	pod := rs.cache.PodOf(r.Moved)
+	return pod != nil && !backfill.Leaves(pod, now, rs.lookahead) && !slices.ContainsFunc(rs.all, func(s *Reservation) bool { return s.Owner == r.For && s.Kind == Defragment })
 }
 
 // keep ends the others. The owners, and all that wait, are looked at again.

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // PinTo is the affinity narrowed to one node. The node is matched by metadata.name
@@ -37,4 +39,25 @@ func PinTo(affinity *corev1.Affinity, node string) *corev1.Affinity {
 		}
 	}
 	return pinned
+}
+
+// Unplaced is a placed pod as it was before: what its controller makes instead of it.
+func Unplaced(pod *corev1.Pod) *corev1.Pod {
+	node, p := TargetNode(pod), pod.DeepCopy()
+	p.Spec.NodeName, p.Status = "", corev1.PodStatus{Phase: corev1.PodPending}
+	delete(p.Annotations, v1alpha1.AnnotationPlacement)
+	if a := p.Spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+		for i := range required.NodeSelectorTerms {
+			fields := &required.NodeSelectorTerms[i].MatchFields
+			if n := len(*fields) - 1; n >= 0 && (*fields)[n].Key == metav1.ObjectNameField && slices.Equal((*fields)[n].Values, []string{node}) {
+				*fields = (*fields)[:n]
+			}
+		}
+		// A term that had nothing else was the pin alone.
+		if terms := required.NodeSelectorTerms; len(terms) == 1 && len(terms[0].MatchExpressions)+len(terms[0].MatchFields) == 0 {
+			a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = nil
+		}
+	}
+	return p
 }
