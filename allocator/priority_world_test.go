@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling/reservation"
 	"vernier.dev/vernier/allocator/state/index"
@@ -29,6 +30,7 @@ import (
 func newPriorities(t *testing.T, seed int) *world {
 	return newWorld(t, int64(seed), 2, 1+seed%3, func(w *world) {
 		w.priorities, w.reserveAfter = true, 10*time.Minute
+		w.defragment = preemption.Defragment{After: time.Minute, MaxPods: 3, PerHour: 60}
 		if seed%2 == 0 {
 			w.priorityClasses = []string{"class-3"} // the others count in their namespace only
 		}
@@ -55,6 +57,10 @@ func (w *world) prioritize(p *corev1.Pod) {
 	}
 	if w.rand.Intn(3) == 0 {
 		metav1.SetMetaDataLabel(&p.ObjectMeta, "tier", "x")
+	}
+	if w.rand.Intn(2) == 0 {
+		objects.Controlled(p)
+		metav1.SetMetaDataLabel(&p.ObjectMeta, v1alpha1.LabelMovable, v1alpha1.LabelMovableTrue)
 	}
 }
 
@@ -92,6 +98,9 @@ func (r *replicaInTest) checkEvicts(e *policyv1.Eviction) {
 			above = slices.ContainsFunc(r.allocator.reservations.All(), func(place *reservation.Reservation) bool {
 				return place.Kind == reservation.Move && place.Moved == uid
 			})
+		}
+		if leaves && above && held.Kind == reservation.Defragment {
+			r.world.moved++
 		}
 		if leaves && above && (slices.Contains(r.evictsFor, held) || r.wait(held.Pods)) {
 			r.evictsFor = append(r.evictsFor, held)
@@ -180,16 +189,17 @@ func (w *world) checkPreempted() {
 func TestPrioritySoak(t *testing.T) {
 	t.Parallel()
 	seeds := seedsOr(24, 12)
-	ran, evicted, reserved := 0, 0, 0
+	ran, evicted, reserved, moved := 0, 0, 0, 0
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := newPriorities(t, seed)
 			ran += w.run(soakSteps)
 			evicted += len(w.evicted)
 			reserved += len(w.reserved)
+			moved += w.moved
 		})
 	}
-	if ran < len(seeds) || evicted < len(seeds) || reserved < len(seeds) {
-		t.Errorf("%d pods ran, %d were evicted and %d times room was reserved in %d seeds: the test no longer shows anything", ran, evicted, reserved, len(seeds))
+	if ran < len(seeds) || evicted < len(seeds) || reserved < len(seeds) || moved == 0 {
+		t.Errorf("%d pods ran, %d were evicted, %d moved and %d times room was reserved in %d seeds: the test no longer shows anything", ran, evicted, moved, reserved, len(seeds))
 	}
 }

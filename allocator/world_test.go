@@ -125,7 +125,9 @@ type history struct {
 	// reserved are those for which room was kept since they waited for long.
 	reserved map[queue.Item]bool
 	// evicted are the pods that were, in order, wasOn the device, or one of those, that each had.
+	// moved is how often replicas asked for that to move a pod.
 	evicted []types.UID
+	moved   int
 	wasOn   map[types.UID]string
 	// placedOf counts the devices that containers of each class were granted.
 	placedOf map[string]int
