@@ -16,11 +16,13 @@ import (
 // What counts as work of a slice on its device, by its mode:
 //   - limiter with a quota: launches, or device time, that its counters have more than before,
 //     and what the driver has seen of a process that evades the limiter;
-//   - limiter without a quota: a process of its container that the driver has seen work on
-//     the device since the look before. Where no process uses CUDA there is none;
+//   - limiter without a quota: a process of its container that the driver sees work on the
+//     device at a look. Where no process uses CUDA there is none;
 //   - exclusive and mps: the driver's utilisation of the whole device, at each look;
 //   - mig: the driver says nothing of an instance, so that no slice is idle.
-// What cannot be read counts as work: a slice of which nothing is known is never idle.
+//
+// The driver answers for its last sample period, about a second. What cannot be read counts as
+// work: a slice of which nothing is known is never idle.
 
 // IdleGrain is how long a slice is idle before the ledger says so. So a slice that works now and
 // then causes no writes.
@@ -62,14 +64,13 @@ func (a *Account) activities(c mode.Container, usage *layout.Usage, working func
 			use, err := a.from.Use(g.UUID)
 			now.works = err != nil || use.Busy > 0
 		case usage == nil: // mig, or counters that cannot be read
-		case g.Core > 0:
-			at, err := working(g.UUID)
-			now.counters, now.works = &usage.Devices[i], err == nil && at[c.ID]
-		case len(usage.Processes) == 0:
-			now.works = false
 		default:
-			at, err := working(g.UUID)
-			now.works = err != nil || at[c.ID]
+			// Without a quota they count while a container with one is on the device.
+			now.counters, now.works = &usage.Devices[i], false
+			if g.Core > 0 || len(usage.Processes) > 0 {
+				at, err := working(g.UUID)
+				now.works = at[c.ID] || err != nil && g.Core == 0
+			}
 		}
 		all = append(all, now)
 	}

@@ -33,6 +33,7 @@ func TestIdle_ByMode(t *testing.T) {
 		"without a quota, no process":            {v1alpha1.ModeLimiter, 0, func(w *world) { w.driverErr = errUnread }, true},
 		"without a quota, a process":             {v1alpha1.ModeLimiter, 0, func(w *world) { w.users, w.working = used, map[string]bool{"2": true} }, true},
 		"without a quota, a process that works":  {v1alpha1.ModeLimiter, 0, func(w *world) { w.users, w.working = used, map[string]bool{"1": true} }, false},
+		"without a quota, a launch that counts":  {v1alpha1.ModeLimiter, 0, func(w *world) { w.launches++ }, false},
 		"without a quota, driver unread":         {v1alpha1.ModeLimiter, 0, func(w *world) { w.users, w.driverErr = used, errUnread }, false},
 		"without a quota, counters damaged":      {v1alpha1.ModeLimiter, 0, func(w *world) { w.countersErr = errUnread }, false},
 		"whole device":                           {v1alpha1.ModeExclusive, 100, func(w *world) { w.driver.Busy = 0 }, true},

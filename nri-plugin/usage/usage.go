@@ -56,8 +56,8 @@ type Sources struct {
 	Modes mode.Set
 	// Use is how much of a device is in use.
 	Use func(uuid string) (device.Use, error)
-	// Working are the containers, by the runtime's id, whose processes have worked on a device since
-	// it was asked before. An error means that not all of them are known.
+	// Working are the containers, by the runtime's id, whose processes have worked on a device
+	// in the driver's last sample period. An error means that not all of them are known.
 	Working func(uuid string) (map[string]bool, error)
 	// IdleAfter is how long a slice is idle before that is said, IdleGrain at most; 0 never says it.
 	IdleAfter time.Duration
