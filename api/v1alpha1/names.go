@@ -143,6 +143,7 @@ const PodConditionGPUHealthy corev1.PodConditionType = Prefix + "gpu-healthy"
 // PodConditionResize is how far the resize is that the annotation asks for. It is true while that
 // is not in force, and false when it is.
 const PodConditionResize corev1.PodConditionType = Prefix + "Resize"
+
 // PodConditionGPUIdle is true on a pod of which no container has done work on its GPUs for the
 // chart's idle.after. lastTransitionTime is since when. The allocator writes it; a pod that was
 // never idle for so long has none.
