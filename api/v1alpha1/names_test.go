@@ -35,6 +35,8 @@ var ours = map[string]string{
 	"AnnotationGPUModel":  AnnotationGPUModel,
 	"AnnotationGPUUUID":   AnnotationGPUUUID,
 	"AnnotationSameGPU":   AnnotationSameGPU,
+	"AnnotationAdvice":    AnnotationAdvice,
+	"AnnotationStart":     AnnotationStart,
 	"AnnotationShares":    AnnotationShares,
 	"AnnotationPlacement": AnnotationPlacement,
 	"AnnotationDialect":   AnnotationDialect,
