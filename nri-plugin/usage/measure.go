@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
 // longestSample is the longest time for which a reading of the driver's utilisation counts.
@@ -25,23 +27,32 @@ type reading struct {
 	At time.Time `json:"at"`
 }
 
-// sample is one reading that is to be counted.
+// sample is one reading of a slice.
 type sample struct {
 	container, uuid, namespace string
 	// busy is all device time that the container has had, or with whole the percent in which the device is
 	// busy now.
 	busy  time.Duration
 	whole bool
+	grant ledger.Grant
+	now   layout.DeviceUsage
 }
+
+// counts reports whether the slice's device time is measured.
+func (s sample) counts() bool { return s.whole || s.grant.Core > 0 }
 
 // measure counts up to now, and what containers have used since the time before. It reports
 // whether there is anything to count yet.
 func (a *Account) measure() bool {
-	entries := a.from.Table.All()
-	var all []sample
-	for _, e := range entries {
+	type look struct {
+		of       mode.Container
+		workload string
+		samples  []sample
+	}
+	var all []look
+	for _, e := range a.from.Table.All() {
 		if e.PID != 0 {
-			all = append(all, a.read(e.Container)...)
+			all = append(all, look{e.Container, a.from.Workload(e.Container), a.read(e.Container)})
 		}
 	}
 	a.mu.Lock()
@@ -51,13 +62,14 @@ func (a *Account) measure() bool {
 		return false
 	}
 	now := a.from.Now()
-	for _, s := range all {
+	for _, l := range all {
 		// One that has ended since was counted then.
-		if _, runs := a.from.Table.Get(s.container); runs {
-			a.count(s, now)
+		if _, runs := a.from.Table.Get(l.of.ID); runs {
+			a.countAll(l.of, l.workload, l.samples, now)
 		}
 	}
 	a.kept.Measured = now
+	a.settle(now)
 	if a.from.Table.Synced() {
 		a.kept.Readings = slices.DeleteFunc(a.kept.Readings, func(r reading) bool {
 			_, runs := a.from.Table.Get(r.Container)
@@ -77,15 +89,24 @@ func (a *Account) Ended(c mode.Container) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.step()
-	for _, s := range all {
-		if a.present != nil {
-			a.count(s, a.from.Now())
-		}
+	if a.present != nil {
+		a.countAll(c, "", all, a.from.Now())
 	}
 	a.kept.Readings = slices.DeleteFunc(a.kept.Readings, func(r reading) bool { return r.Container == c.ID })
+	a.kept.Watched = slices.DeleteFunc(a.kept.Watched, func(w watched) bool { return w.ID == c.ID })
 }
 
-// read is what a container has used so far: of slices with a quota what its counters say, of whole
+// countAll enters the samples of one container.
+func (a *Account) countAll(c mode.Container, workload string, all []sample, now time.Time) {
+	for _, s := range all {
+		if s.counts() {
+			a.count(s, now)
+		}
+	}
+	a.observe(c, workload, all, now)
+}
+
+// read is what a container has used so far: of slices in mode limiter what its counters say, of whole
 // devices what the driver does. Of others nothing is known.
 func (a *Account) read(c mode.Container) (all []sample) {
 	if len(c.Grants) == 0 {
@@ -95,7 +116,7 @@ func (a *Account) read(c mode.Container) (all []sample) {
 	if c.Grants[0].Mode == v1alpha1.ModeExclusive {
 		for _, g := range c.Grants {
 			if use, err := a.from.Use(g.UUID); err == nil {
-				all = append(all, sample{c.ID, g.UUID, namespace, time.Duration(use.Busy), true})
+				all = append(all, sample{c.ID, g.UUID, namespace, time.Duration(use.Busy), true, g, layout.DeviceUsage{UsedBytes: use.MemoryBytes}})
 			}
 		}
 		return all
@@ -105,9 +126,8 @@ func (a *Account) read(c mode.Container) (all []sample) {
 		return nil // an error, too, where its figures cannot be
 	}
 	for i, d := range usage.Devices {
-		if g := c.Grants[i]; g.Core > 0 {
-			all = append(all, sample{c.ID, g.UUID, namespace, d.Busy, false})
-		}
+		g := c.Grants[i]
+		all = append(all, sample{c.ID, g.UUID, namespace, d.Busy, false, g, d})
 	}
 	return all
 }

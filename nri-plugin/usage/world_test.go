@@ -48,9 +48,12 @@ type world struct {
 	ledger  *v1alpha1.SliceLedger
 	table   *attach.ContainerTable
 	busy    time.Duration
-	api     client.Client
-	path    string
-	account *Account
+	// counts are all containers' counters besides busy, workloads are by container; web by default.
+	counts    layout.DeviceUsage
+	workloads map[string]string
+	api       client.Client
+	path      string
+	account   *Account
 
 	// writes until the agent is killed, before or after that write; negative never.
 	kill      int
@@ -108,6 +111,12 @@ func (w *world) start() {
 		State: func() (device.Snapshot, *ledger.Index, bool) {
 			return device.Snapshot{Devices: slices.Clone(w.devices)}, ledger.NewIndex(w.ledger.DeepCopy()), true
 		},
+		Workload: func(c mode.Container) string {
+			if name, known := w.workloads[c.ID]; known {
+				return name
+			}
+			return "Deployment/web"
+		},
 		Use: func(string) (device.Use, error) { return device.Use{Busy: 50}, nil },
 		Now: func() time.Time { return w.now }, Log: logr.Discard(),
 	})
@@ -160,6 +169,8 @@ func (w *world) grant(device int, namespace string, core v1alpha1.Percent, mem v
 	}
 }
 
+func (w *world) meta() metav1.ObjectMeta { return metav1.ObjectMeta{Name: "n"} }
+
 // object is the published account.
 func (w *world) object() *v1alpha1.SliceUsageStatus {
 	w.t.Helper()
@@ -183,7 +194,9 @@ type counters struct {
 }
 
 func (c counters) Usage(of mode.Container) (*layout.Usage, error) {
-	return &layout.Usage{Devices: []layout.DeviceUsage{{Busy: c.of.busy}}}, nil
+	d := c.of.counts
+	d.Busy = c.of.busy
+	return &layout.Usage{Devices: []layout.DeviceUsage{d}}, nil
 }
 
 // checkSums looks whether everything adds up: in each hour and in the sums, of each model.
