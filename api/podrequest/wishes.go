@@ -11,7 +11,7 @@ import (
 
 // userKeys are what a user may set.
 var userKeys = []string{api.AnnotationMode, api.AnnotationPolicy, api.AnnotationTopology,
-	api.AnnotationRDMA, api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID, api.AnnotationSameGPU}
+	api.AnnotationRDMA, api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID, api.AnnotationSameGPU, api.AnnotationAdvice, api.AnnotationStart}
 
 // Wishes are what a user's annotations say. A field that cannot be read is zero, and Err says why.
 type Wishes struct {
@@ -28,6 +28,8 @@ type Wishes struct {
 	classTopology bool
 	// RDMA: containers with a share get the RDMA devices near their GPUs.
 	RDMA bool
+	// Advice is what becomes of advice; empty where the namespace says it.
+	Advice api.AdviceUse
 	// errs are those of annotations that cannot be read, by key.
 	errs map[string]error
 }
@@ -43,7 +45,17 @@ func WishesOf(annotations map[string]string) (w Wishes) {
 	parse(&w, annotations, api.AnnotationGPUModel, api.ParseAllowList, &w.Models)
 	parse(&w, annotations, api.AnnotationGPUUUID, api.ParseAllowList, &w.UUIDs)
 	parse(&w, annotations, api.AnnotationSameGPU, api.ParseSameGPU, &w.SameGPU)
+	parse(&w, annotations, api.AnnotationAdvice, api.ParseAdvice, &w.Advice)
 	return w
+}
+
+// NamespaceAdvice is what becomes of advice in a namespace with these annotations. A value that cannot
+// be read is show.
+func NamespaceAdvice(annotations map[string]string) api.AdviceUse {
+	if use := WishesOf(annotations).Advice; use != "" {
+		return use
+	}
+	return api.AdviceShow
 }
 
 // parse reads one of the annotations; "" is the default of each.

@@ -9,7 +9,6 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // with its namespace, or when the workload has not been seen for 14 days. It decides nothing.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=sadv,categories=vernier
 // +kubebuilder:printcolumn:name="Workload",type=string,JSONPath=`.status.workload`
 // +kubebuilder:printcolumn:name="Container",type=string,JSONPath=`.status.container`
@@ -71,6 +70,9 @@ type SliceAdviceStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Slices int32 `json:"slices,omitempty"`
+	// Initial: the namespace has new pods start with the advice, by the annotation vernier.dev/advice.
+	// +optional
+	Initial bool `json:"initial,omitempty"`
 	// Request is what the newest of the containers requested.
 	// +optional
 	Request GPUAmounts `json:"request,omitzero"`
@@ -100,14 +102,15 @@ type SliceAdviceStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Refusals int64 `json:"refusals,omitempty"`
-	// Samples, Pods and Days are on how much all of this rests. Days are the last ones with use, up to
-	// eight.
+	// Samples is how many there were, one each 10 seconds.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Samples int64 `json:"samples,omitempty"`
+	// Pods is how many were seen.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Pods int64 `json:"pods,omitempty"`
+	// Days of UTC are the last ones with use, up to eight.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Days int32 `json:"days,omitempty"`

@@ -197,6 +197,9 @@ type ContainerUse struct {
 	// Model of the GPUs, as in the ledger.
 	// +kubebuilder:validation:MaxLength=128
 	Model string `json:"model"`
+	// GPUMem is the memory of such a GPU.
+	// +optional
+	GPUMem MiB `json:"gpuMem,omitempty"`
 	// Slices are those that run now. A container has one on each of its GPUs.
 	// +kubebuilder:validation:Minimum=0
 	// +optional

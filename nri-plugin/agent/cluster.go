@@ -31,6 +31,7 @@ import (
 
 	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/advice"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/capacity"
 	"vernier.dev/vernier/nri-plugin/hooks"
@@ -74,9 +75,13 @@ func slimPod(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
+	annotations := inVain(pod)
+	if podrequest.WishesOf(pod.Annotations).Advice == v1alpha1.AdviceOff {
+		annotations = map[string]string{annotationUnadvised: ""}
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Annotations: inVain(pod),
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Annotations: annotations,
 			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
 			OwnerReferences: controller(pod), Labels: templateHash(pod),
 		},
@@ -101,12 +106,18 @@ func templateHash(pod *corev1.Pod) map[string]string {
 	return nil
 }
 
-// workloadOf looks up what made a container's pod.
+// annotationUnadvised is on our own copy of a pod that wants no advice.
+const annotationUnadvised = v1alpha1.Prefix + "unadvised"
+
+// workloadOf looks up what made a container's pod; empty too where it wants no advice.
 func workloadOf(pods client.Reader) func(mode.Container) string {
 	return func(c mode.Container) string {
 		namespace, name, _ := strings.Cut(c.Owner, "/")
 		pod := &corev1.Pod{}
 		if err := pods.Get(context.Background(), client.ObjectKey{Namespace: namespace, Name: name}, pod); err != nil || pod.UID != c.Pod {
+			return ""
+		}
+		if _, off := pod.Annotations[annotationUnadvised]; off {
 			return ""
 		}
 		return advice.Workload(&pod.ObjectMeta)

@@ -24,14 +24,17 @@ func TestWorkloadOf(t *testing.T) {
 	if len(slim.Labels) != 1 || len(slim.OwnerReferences) != 1 {
 		t.Errorf("the cache keeps %v, %v", slim.Labels, slim.OwnerReferences)
 	}
-	of := workloadOf(fake.NewClientBuilder().WithObjects(slim).Build())
+	quiet := pod.DeepCopy()
+	quiet.Name, quiet.Annotations = "quiet", map[string]string{"vernier.dev/advice": "off"}
+	of := workloadOf(fake.NewClientBuilder().WithObjects(slim, must.Get(slimPod(quiet))(t).(*corev1.Pod)).Build())
 	for name, tt := range map[string]struct {
 		of   mode.Container
 		want string
 	}{
-		"its container": {mode.Container{Pod: "u", Owner: "team/web-abc-x"}, "Deployment/web"},
-		"another UID":   {mode.Container{Pod: "v", Owner: "team/web-abc-x"}, ""},
-		"no pod":        {mode.Container{Pod: "u", Owner: "team/p"}, ""},
+		"its container":  {mode.Container{Pod: "u", Owner: "team/web-abc-x"}, "Deployment/web"},
+		"another UID":    {mode.Container{Pod: "v", Owner: "team/web-abc-x"}, ""},
+		"without advice": {mode.Container{Pod: "u", Owner: "team/quiet"}, ""},
+		"no pod":         {mode.Container{Pod: "u", Owner: "team/p"}, ""},
 	} {
 		if got := of(tt.of); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)

@@ -111,6 +111,7 @@ func (a *Account) observe(c mode.Container, workload string, all []sample, now t
 	w.At = now
 	u := a.entry(w.Key)
 	u.Of.Observe(of)
+	u.GPUMem = all[0].grant.DeviceMem
 	u.Of.Request = advice.Amount{Core: min(all[0].grant.Core, v1alpha1.WholeGPU), Mem: all[0].grant.Mem}
 	if !slices.Contains(u.Pods, w.Pod) {
 		u.Of.Pods++
