@@ -98,8 +98,8 @@ const (
 	// AnnotationRDMA is near where the containers with a share are given the device nodes of
 	// the RDMA devices near their GPUs. When absent, none.
 	AnnotationRDMA = Prefix + "rdma"
-	// AnnotationAdvice, on a pod or its namespace, is what becomes of advice: show (when absent), off,
-	// or initial, which starts new pods with the advised amounts.
+	// AnnotationAdvice is what becomes of advice, on a pod or its namespace: show (when absent), off, or
+	// initial, which starts new pods with the advised amounts.
 	AnnotationAdvice = Prefix + "advice"
 	// AnnotationStart is with how much of its request each container starts, as a document. When
 	// absent, with all.

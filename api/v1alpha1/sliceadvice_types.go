@@ -70,7 +70,8 @@ type SliceAdviceStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Slices int32 `json:"slices,omitempty"`
-	// Initial: the namespace has new pods start with the advice, by the annotation vernier.dev/advice.
+	// Initial is true where the namespace's annotation vernier.dev/advice is initial: new pods start with the
+	// advice.
 	// +optional
 	Initial bool `json:"initial,omitempty"`
 	// Request is what the newest of the containers requested.
@@ -110,7 +111,7 @@ type SliceAdviceStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Pods int64 `json:"pods,omitempty"`
-	// Days of UTC are the last ones with use, up to eight.
+	// Days is the number of days of UTC with use, of the last eight such days.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Days int32 `json:"days,omitempty"`
@@ -120,7 +121,7 @@ type SliceAdviceStatus struct {
 	// Through is the time of the last sample.
 	// +optional
 	Through metav1.Time `json:"through,omitzero"`
-	// Checkpoint is a document of Vernier's: the use that has ended up to CheckpointThrough. What
+	// Checkpoint is a document of Vernier's: the use that had ended by checkpointThrough. What
 	// nodes still publish is added to it.
 	// +kubebuilder:validation:MaxLength=4096
 	// +optional
@@ -144,7 +145,7 @@ type CoreUse struct {
 
 // MemUse is memory of one GPU.
 type MemUse struct {
-	// P99MiB was not exceeded for 99 % of the time, to 2 %.
+	// P99MiB is what was not exceeded for 99 % of the time, to 2 %.
 	P99MiB MiB `json:"p99MiB"`
 	// PeakMiB is the exact peak of the last eight days with use.
 	PeakMiB MiB `json:"peakMiB"`
