@@ -159,7 +159,7 @@ func TestHistogramJSON_WhenEveryBucketIsUsed_IsBounded(t *testing.T) {
 	}
 }
 
-func TestHostileHistogramJSON(t *testing.T) {
+func TestHistogramJSON_WhenHostile_IsAnError(t *testing.T) {
 	const good = `{"v":1,"at":20514,"w":5,"b":[[0,1],[3,10000,7]]}`
 	h := CoreHistogram{}
 	must.Do(t, json.Unmarshal([]byte(good), &h))

@@ -148,7 +148,7 @@ func TestUseJSON(t *testing.T) {
 	}
 }
 
-func TestHostileUseJSON(t *testing.T) {
+func TestUseJSON_WhenHostile_IsAnError(t *testing.T) {
 	u := Use{Pods: 1, Request: Amount{40, 30_000}}
 	u.Observe(Sample{At: start, Lasted: time.Second, Core: 5, Mem: 100, Refusals: 1, Throttled: time.Second})
 	good := string(must.Get(json.Marshal(u))(t))
