@@ -99,7 +99,7 @@ func TestPeak(t *testing.T) {
 	}
 }
 
-// What a tenant writes into its counters is brought within bounds.
+// Counters that a tenant has forged are brought within bounds.
 func TestHostileSample(t *testing.T) {
 	var u Use
 	for _, at := range []time.Time{start, {}, time.Unix(-1, 0), time.Unix(math.MaxInt64/2, 0)} {

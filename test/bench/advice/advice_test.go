@@ -64,7 +64,7 @@ func TestEvaluate(t *testing.T) {
 		{2, [][]*pod{pods}, advice.Amount{Core: 23, Mem: 11_776}, result{pods: 3, refused: 2, refusals: 1000, samples: 1500, limited: 500}},
 		// It gives more after the first refusal.
 		{3, [][]*pod{pods}, advice.Amount{Core: 23, Mem: 11_776}, result{pods: 3, refused: 2, refusals: 2, samples: 1500, limited: 500}},
-		// A pod without a first half is not judged by itself.
+		// A pod without a first half is not judged alone.
 		{1, each, advice.Amount{}, result{pods: 2, refused: 1, refusals: 500, samples: 1000}},
 	} {
 		by := rules[tt.rule]

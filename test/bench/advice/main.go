@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command advice learns from the first half of a trace of pods what shares to advise, by several rules, and
-// judges them on the second half. docs/concepts/sizing.md has the results.
+// Command advice learns shares from the first half of a trace of pods, by several rules, and judges them on
+// the second half. docs/concepts/sizing.md has the results.
 package main
 
 import (
