@@ -73,8 +73,8 @@ type Recommendation struct {
 //
 // Use that the quota cut off says nothing about less. With throttling for 5 % of the time, compute is
 // the request at least. In the limited samples a part r of the time was waiting. The same work without
-// waiting takes 1-r of the time, so it uses 1/(1-r) of what was seen: exact for a load that
-// always has work, and less than the need of no load. With refusals, memory is the request at least, and
+// waiting takes 1-r of the time, so it uses 1/(1-r) of what was seen. That is exact for a load that
+// always has work, and an estimate for one that varies. With refusals, memory is the request at least, and
 // 1.1 × the largest sum of held and refused memory.
 //
 // A request of 0 compute is no quota, and stays.
