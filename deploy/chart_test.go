@@ -104,6 +104,12 @@ func TestChartValues(t *testing.T) {
 				t.Errorf("an upgrade goes on with at most %q agents away", most)
 			}
 		}},
+		"prices": {[]string{"--set=prices.H100=2.50,prices.NVIDIA A100-SXM4-80GB=3", "--set-json=prices.T4=0.35"}, func(t *testing.T, r *rendered) {
+			got, _, _ := unstructured.NestedString(r.object("ConfigMap", "vernier-prices").Object, "data", "prices")
+			if got != "H100=2.50\nNVIDIA A100-SXM4-80GB=3\nT4=0.35\n" {
+				t.Errorf("%q", got)
+			}
+		}},
 		"another registry": {[]string{"--set=image.registry=registry.example.com/gpu,image.tag=v2,image.pullSecrets={key}"}, func(t *testing.T, r *rendered) {
 			pod, c := r.pod(t, "vernier-node")
 			if c.Image != "registry.example.com/gpu/vernier-node:v2" || len(pod.ImagePullSecrets) != 1 || pod.ImagePullSecrets[0].Name != "key" {
@@ -277,6 +283,9 @@ func TestChartRefuses(t *testing.T) {
 		"webhook.certificate.source=vault":                                                         "certificate/source",
 		"webhook.certificate.source=secret":                                                        "webhook.certificate.caBundle: the PEM bundle",
 		"webhook.certificate.caBundle=not base!":                                                   "certificate/caBundle",
+		"prices.H100=-1":    "prices/H100",
+		"prices.H100=cheap": "prices/H100",
+		"prices.H100=0x1":   "prices/H100",
 		"node.args={v}":                                                                            "node/args/0",
 	} {
 		t.Run(set, func(t *testing.T) {

@@ -17,7 +17,7 @@ const (
 	// maxLead is how many half-lives a sample may be after the reference. Weights stay far below
 	// a float64's end.
 	maxLead = 32
-	// MaxMem is the most memory that is told apart: 4 TiB. More counts as this.
+	// MaxMem is the most memory that has a bucket: 4 TiB. More counts as this.
 	MaxMem api.MiB = 4 << 20
 
 	coreBuckets = int(api.WholeGPU) + 1
@@ -112,8 +112,8 @@ func (d *decaying) quantile(q float64) int {
 // n-1 and up to n percent.
 type CoreHistogram struct{ d decaying }
 
-// Add counts a use in percent of one GPU, 0 to 100, which lasted for so long until a time. What lies
-// outside counts as the nearest, and NaN as 100.
+// Add counts a use in percent of one GPU, 0 to 100, which lasted for so long until a time. Values
+// outside count as the nearest, and NaN as 100.
 func (h *CoreHistogram) Add(percent float64, lasted time.Duration, at time.Time) {
 	bucket := coreBuckets - 1
 	if percent < float64(bucket) {
@@ -140,8 +140,8 @@ func (h *CoreHistogram) Merge(o *CoreHistogram) { h.d.merge(&o.d) }
 // to MaxMem. Newer time counts more, as in CoreHistogram. The zero value is empty.
 type MemHistogram struct{ d decaying }
 
-// Add counts an amount that was held for so long until a time. What lies outside of 0 to MaxMem
-// counts as the nearest.
+// Add counts an amount that was held for so long until a time. Values outside of 0 to MaxMem
+// count as the nearest.
 func (h *MemHistogram) Add(m api.MiB, lasted time.Duration, at time.Time) {
 	bucket, _ := slices.BinarySearch(memEnds, min(m, MaxMem))
 	if lasted > 0 {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 )
 
 const (
@@ -34,18 +35,27 @@ type document struct {
 }
 
 // entry is a bucket with a weight.
-type entry struct{ bucket, weight int }
+type entry struct {
+	bucket int
+	weight float64
+}
 
 // encode writes at most so many buckets.
 func (d *decaying) encode(most int) ([]byte, error) {
 	doc := document{Version: version, Reference: d.reference, Runs: [][]int{}}
-	for _, e := range d.entries(most) {
+	list := d.entries(most)
+	heaviest := heaviestOf(list)
+	for _, e := range list {
+		n := int(math.Round(e.weight / heaviest * full))
+		if n == 0 {
+			continue
+		}
 		last := len(doc.Runs) - 1
 		if last < 0 || doc.Runs[last][0]+len(doc.Runs[last])-1 != e.bucket {
 			doc.Runs = append(doc.Runs, []int{e.bucket})
 			last++
 		}
-		doc.Runs[last] = append(doc.Runs[last], e.weight)
+		doc.Runs[last] = append(doc.Runs[last], n)
 	}
 	if len(doc.Runs) > 0 {
 		doc.Weight = significant(min(d.total(), maxWeight))
@@ -53,21 +63,16 @@ func (d *decaying) encode(most int) ([]byte, error) {
 	return json.Marshal(doc)
 }
 
-// entries are the buckets that have weight enough, the lightest folded upwards until there are at
-// most so many.
+// entries are the buckets that have weight enough to be written, the lightest folded upwards until there are
+// at most so many.
 func (d *decaying) entries(most int) (list []entry) {
-	heaviest := 0.0
-	for _, w := range d.weights {
-		heaviest = max(heaviest, w)
-	}
-	if heaviest == 0 {
-		return nil
-	}
 	for i, w := range d.weights {
-		if n := int(math.Round(w / heaviest * full)); n > 0 {
-			list = append(list, entry{i, n})
+		if w > 0 {
+			list = append(list, entry{i, w})
 		}
 	}
+	heaviest := heaviestOf(list)
+	list = slices.DeleteFunc(list, func(e entry) bool { return math.Round(e.weight/heaviest*full) == 0 })
 	for len(list) > most {
 		// The last one has none above it.
 		at := 0
@@ -76,10 +81,17 @@ func (d *decaying) entries(most int) (list []entry) {
 				at = i
 			}
 		}
-		list[at+1].weight = min(full, list[at+1].weight+list[at].weight)
-		list = append(list[:at], list[at+1:]...)
+		list[at+1].weight += list[at].weight
+		list = slices.Delete(list, at, at+1)
 	}
 	return list
+}
+
+func heaviestOf(list []entry) (heaviest float64) {
+	for _, e := range list {
+		heaviest = max(heaviest, e.weight)
+	}
+	return heaviest
 }
 
 // significant is f with six digits.

@@ -56,12 +56,12 @@ type Recommendation struct {
 // Recommend advises how much a container of the workload should request of one GPU.
 //
 // Compute. Too little costs time and no failure. The advice is the use that was not exceeded for 98 %
-// of the time, plus 15 %. Use counts as cut off from 5 % of throttled time on, so a quantile of 95 %
-// would leave half of all workloads at that limit; 98 % keeps its distance. The 15 % are for growth, as
+// of the time, plus 15 %. Use counts as cut off from 5 % of throttled time on. A quantile of 95 %
+// would leave half of all workloads at that limit, and 98 % keeps its distance. The 15 % are for growth, as
 // in the vertical pod autoscaler.
 //
-// Memory. Too little is a failed allocation, so the advice is the peak of the last MaxDays plus a margin, which
-// is 10 % of the peak or more. It depends on how far use varies, and for how long it was seen.
+// Memory. Too little is a failed allocation. The advice is the peak of the last MaxDays plus a margin, 10 % of
+// the peak or more. It depends on how far use varies, and for how long it was seen.
 // For n days of pods the peak is a record of n. The next day of a pod exceeds it with a probability of
 // about 1/n, which is to be 1/1000. With an exponential tail of scale s, a margin of s × ln(1000/n)
 // brings it there. The peak of k independent values lies about s × ln k above the median, which gives s. One
@@ -69,12 +69,12 @@ type Recommendation struct {
 // spread, and 10 % do. A pod seen for a day gets a margin of 2.2 times the spread, a hundred pods
 // 0.3 times.
 //
-// What was enough is never exceeded: without throttling or refusals the advice is at most the request.
+// Without throttling or refusals the request was enough, and the advice is at most that.
 //
 // Use that the quota cut off says nothing about less. With throttling for 5 % of the time, compute is
 // the request at least. In the limited samples a part r of the time was waiting. The same work without
-// waiting takes 1-r of the time, so it uses 1/(1-r) of what was seen: exact for a load that
-// always has work, and less than the need of no load. With refusals, memory is the request at least, and
+// waiting takes 1-r of the time, so it uses 1/(1-r) of what was seen. That is exact for a load that
+// always has work, and an estimate for one that varies. With refusals, memory is the request at least, and
 // 1.1 × the largest sum of held and refused memory.
 //
 // A request of 0 compute is no quota, and stays.

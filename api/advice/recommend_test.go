@@ -137,6 +137,15 @@ func TestRecommend_WhenMoreIsSeen_NeedsLessMargin(t *testing.T) {
 	}
 }
 
+// A container that waits, or is refused, below its own share is advised no less than that.
+func TestRecommend_WhenItIsLimitedBelowItsShare_IsTheRequest(t *testing.T) {
+	u := Use{Pods: 3, Request: Amount{40, 30_000}}
+	u.Observe(Sample{At: start, Lasted: time.Minute, Core: 5, Throttled: 6 * time.Second, Mem: 1000, Refusals: 1})
+	if got := Recommend(&u, Options{}); got.Amount != u.Request || !strings.Contains(strings.Join(got.Reasons, ""), "the need is not known") {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestRecommend_WhenNothingWasSeen_IsTheRequest(t *testing.T) {
 	got := Recommend(&Use{Request: Amount{40, 30_000}}, Options{})
 	if got.Amount != (Amount{40, 30_000}) || got.Confidence != Low || len(got.Reasons) != 1 {

@@ -42,8 +42,8 @@ type Day struct {
 	Need api.MiB
 	// Refusals is how often memory was refused.
 	Refusals int64
-	// Observed is the time of all samples, Limited that of samples with throttling for 5 % of
-	// their time or more, Throttled the throttled time in these. All are in seconds.
+	// Observed is the time of all samples, in seconds. Limited is that of samples with throttling for 5 %
+	// of their time or more. Throttled is the throttled time in these.
 	Observed, Limited, Throttled float64
 }
 

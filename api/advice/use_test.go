@@ -99,7 +99,7 @@ func TestPeak(t *testing.T) {
 	}
 }
 
-// What a tenant writes into its counters is brought within bounds.
+// Counters that a tenant has forged are brought within bounds.
 func TestHostileSample(t *testing.T) {
 	var u Use
 	for _, at := range []time.Time{start, {}, time.Unix(-1, 0), time.Unix(math.MaxInt64/2, 0)} {
@@ -148,7 +148,7 @@ func TestUseJSON(t *testing.T) {
 	}
 }
 
-func TestHostileUseJSON(t *testing.T) {
+func TestUseJSON_WhenHostile_IsAnError(t *testing.T) {
 	u := Use{Pods: 1, Request: Amount{40, 30_000}}
 	u.Observe(Sample{At: start, Lasted: time.Second, Core: 5, Mem: 100, Refusals: 1, Throttled: time.Second})
 	good := string(must.Get(json.Marshal(u))(t))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,7 +28,15 @@ type accounting struct {
 	*command
 	since, by string
 	prices    []string
+	// cluster is that the cluster's prices count, since the user gives none.
+	cluster bool
 }
+
+// pricesName is the ConfigMap of the chart's value prices, pricesKey what it has them under.
+const (
+	pricesName = "vernier-prices"
+	pricesKey  = "prices"
+)
 
 func (c *command) usageCommand() *cobra.Command {
 	u := &accounting{command: c}
@@ -45,9 +54,12 @@ cluster role vernier-viewer, bound by a ClusterRoleBinding.`
 	f := cmd.Flags()
 	f.StringVar(&u.since, "since", "7d", "from how long ago on, such as 12h or 7d; the hour in which that was counts whole")
 	f.StringVar(&u.by, "by", "namespace", "a row for each namespace and model, or model only")
-	f.StringSliceVar(&u.prices, "prices", nil, "prices of a GPU-hour, MODEL=PRICE, a model by its name or words of it")
+	f.StringSliceVar(&u.prices, "prices", nil, "prices of a GPU-hour, MODEL=PRICE, a model by its name or words of it; by default those of the chart")
 	completeWith(cmd, "by", "namespace", "model")
-	cmd.PreRun = func(*cobra.Command, []string) { c.output.withCSV = true }
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
+		c.output.withCSV = true
+		u.cluster = !cmd.Flags().Changed("prices")
+	}
 	return cmd
 }
 
@@ -59,7 +71,7 @@ func (u *accounting) run(ctx context.Context, r client.Reader) error {
 	if u.by != "namespace" && u.by != "model" {
 		return fmt.Errorf("--by %q: write namespace or model", u.by)
 	}
-	prices, err := view.ParsePrices(u.prices)
+	prices, err := u.pricesOf(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -74,6 +86,22 @@ func (u *accounting) run(ctx context.Context, r client.Reader) error {
 		table: view.UsageTable(rows, len(prices) > 0, u.output.wide() || u.output.format == formatCSV),
 		none:  "No usage: no node agent has published an account since then.",
 	})
+}
+
+// pricesOf are the prices that the user gives, or those of the cluster that the user may read.
+func (u *accounting) pricesOf(ctx context.Context, r client.Reader) (view.Prices, error) {
+	if !u.cluster {
+		return view.ParsePrices("--prices", u.prices)
+	}
+	var m corev1.ConfigMap
+	switch err := r.Get(ctx, client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: pricesName}, &m); {
+	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
+		return nil, nil
+	case err != nil:
+		return nil, explain(err, "configmaps", v1alpha1.SystemNamespace)
+	}
+	lines := slices.DeleteFunc(strings.Split(m.Data[pricesKey], "\n"), func(line string) bool { return line == "" })
+	return view.ParsePrices("configmap/"+pricesName, lines)
 }
 
 // accounts adds up those of all nodes, some at a time.
@@ -108,12 +136,16 @@ func (u *accounting) say(of *view.UsageOf, prices view.Prices) {
 	if len(of.Behind) > 0 {
 		fmt.Fprintf(err, "left out: what nodes have not published for an hour; see to their agents: %s\n", v1alpha1.NamesText(of.Behind, maxNamed))
 	}
-	if names := prices.Unused(of.Models()); len(names) > 0 {
+	if names := prices.Unused(of.Models()); len(names) > 0 && !u.cluster {
 		fmt.Fprintf(err, "--prices: no usage of %s\n", v1alpha1.NamesText(names, maxNamed))
 	}
 	free := slices.DeleteFunc(of.Models(), func(model string) bool { _, has := prices.Of(model); return has })
 	if len(prices) > 0 && len(free) > 0 {
-		fmt.Fprintf(err, "--prices: no price for %s\n", v1alpha1.NamesText(free, maxNamed))
+		from := "--prices"
+		if u.cluster {
+			from = "configmap/" + pricesName
+		}
+		fmt.Fprintf(err, "%s: no price for %s\n", from, v1alpha1.NamesText(free, maxNamed))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -151,6 +152,39 @@ func TestUsageErrors(t *testing.T) {
 	}
 	if out, errOut, err := run(t, fakeClient(t), "usage -A"); err != nil || out != "" || errOut != "No usage: no node agent has published an account since then.\n" {
 		t.Errorf("%q, %q, %v", out, errOut, err)
+	}
+}
+
+// Without --prices the chart's count, where there are some that the user may read.
+func TestUsage_WhenTheChartHasPrices(t *testing.T) {
+	chart := func(text string) client.WithWatch {
+		return fakeClient(t, append(accounts(), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: pricesName}, Data: map[string]string{pricesKey: text},
+		})...)
+	}
+	want := stdout(t, "usage -A --prices A100=2.5,L4=1")
+	out, errOut, err := run(t, chart("A100=2.5\nL4=1\n"), "usage -A")
+	if err != nil || out != want || !strings.Contains(out, "COST") || !strings.Contains(errOut, "configmap/vernier-prices: no price for Tesla T4\n") || strings.Contains(errOut, "L4") {
+		t.Errorf("%s%s%v; want %s", out, errOut, err, want)
+	}
+	if out, _, err := run(t, chart("A100=2.5\n"), "usage -A --prices="); err != nil || strings.Contains(out, "COST") {
+		t.Errorf("an empty --prices: %s%v", out, err)
+	}
+	if _, _, err := run(t, chart("A100=cheap"), "usage -A"); err == nil || !strings.Contains(err.Error(), `configmap/vernier-prices "A100=cheap": write MODEL=PRICE`) {
+		t.Errorf("got %v", err)
+	}
+	for _, refusal := range []error{
+		apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, pricesName, errors.New("no")),
+		apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, pricesName),
+	} {
+		r := interceptor.NewClient(chart("A100=2.5\n"), interceptor.Funcs{
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				return refusal
+			},
+		})
+		if out, _, err := run(t, r, "usage -A"); err != nil || strings.Contains(out, "COST") || !strings.Contains(out, "team-a") {
+			t.Errorf("%v: %s%v", refusal, out, err)
+		}
 	}
 }
 

@@ -242,18 +242,19 @@ type price struct {
 	price float64
 }
 
-// ParsePrices reads MODEL=PRICE, one each. A model matches as in the annotation gpu-model.
-func ParsePrices(all []string) (Prices, error) {
+// ParsePrices reads MODEL=PRICE, one each. A model matches as in the annotation gpu-model. Errors name
+// what they are from.
+func ParsePrices(from string, all []string) (Prices, error) {
 	var list Prices
 	for _, text := range all {
 		model, amount, found := strings.Cut(text, "=")
 		f, err := strconv.ParseFloat(amount, 64)
 		if !found || err != nil || !(f >= 0 && f <= 1e9) {
-			return nil, fmt.Errorf("--prices %q: write MODEL=PRICE, with the price of a GPU-hour such as 2.50", text)
+			return nil, fmt.Errorf("%s %q: write MODEL=PRICE, with the price of a GPU-hour such as 2.50", from, text)
 		}
 		of, err := v1alpha1.ParseAllowList(model)
 		if err != nil || len(of.Only()) != 1 {
-			return nil, fmt.Errorf("--prices %q: write one model's name, or words of it, before =", text)
+			return nil, fmt.Errorf("%s %q: write one model's name, or words of it, before =", from, text)
 		}
 		list = append(list, price{model, of, f})
 	}
