@@ -131,7 +131,12 @@ func assemble(mgr manager.Manager, rules podtemplate.Rules, keeper *certs.Keeper
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			return rules.Classes.Follow(ctx, mgr.GetCache(), func() {})
 		})),
-		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return rules.Advice.Follow(ctx, mgr.GetCache()) })),
+		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+			if err := rules.Advice.Follow(ctx, mgr.GetCache()); err != nil && ctx.Err() == nil {
+				mgr.GetLogger().Error(err, "Cannot follow advice; pods start with all that they request")
+			}
+			return nil // admission goes on without
+		})),
 		mgr.AddReadyzCheck("classes", func(*http.Request) error {
 			if !rules.Classes.HasSynced() {
 				return errors.New("the GPU classes are not read yet")

@@ -145,7 +145,10 @@ func (r *Reader) read(namespace string, pod *slim.Pod) Reading {
 		return out
 	}
 	var err error
-	if f.starts, err = r.rules.Advice.Of(namespace, pod, &f.Request, r.rules.Minimum); err != nil {
+	if _, set := had[api.AnnotationStart]; !set {
+		f.starts, err = r.rules.Advice.Of(namespace, pod, &f.Request, r.rules.Minimum)
+	}
+	if err != nil {
 		out.Errors = append(out.Errors, field.InternalError(annotationsPath.Key(api.AnnotationStart), err))
 		return out
 	}

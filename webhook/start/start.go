@@ -76,11 +76,10 @@ func (a *Advice) Follow(ctx context.Context, from ctrlcache.Cache) error {
 }
 
 // Of is the document of AnnotationStart for a pod that requests this; empty where it starts with all of
-// it. That is so where the pod has the annotation, or where a gate of others or Kueue may have counted
-// what it requests.
+// it. That is so too where a gate of others or Kueue may have counted what it requests.
 func (a *Advice) Of(namespace string, pod *slim.Pod, request *podrequest.Request, least demand.Minimum) (string, error) {
 	meta := pod.Metadata
-	if _, set := meta.Annotations[api.AnnotationStart]; a == nil || set || counted(pod) || request.Mode != api.ModeAuto && request.Mode != api.ModeLimiter {
+	if a == nil || counted(pod) || request.Mode != api.ModeAuto && request.Mode != api.ModeLimiter {
 		return "", nil
 	}
 	workload := advice.Workload(&metav1.ObjectMeta{Name: meta.Name, Labels: meta.Labels, OwnerReferences: meta.OwnerReferences})

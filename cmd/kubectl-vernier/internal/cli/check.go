@@ -132,7 +132,7 @@ func older(is string, oldest *version.Version, of string) string {
 }
 
 func (k *checker) definitions(ctx context.Context) error {
-	for i, list := range []client.ObjectList{&v1alpha1.GPUClassList{}, &v1alpha1.SliceLedgerList{}, &v1alpha1.SliceUsageList{}, &v1alpha1.SliceAdviceList{}} {
+	for i, list := range []client.ObjectList{&v1alpha1.GPUClassList{}, &v1alpha1.SliceAdviceList{}, &v1alpha1.SliceLedgerList{}, &v1alpha1.SliceUsageList{}} {
 		if err := k.List(ctx, list, client.Limit(1)); err != nil {
 			return k.failed("definitions", "definition "+definitions[i], err)
 		}
