@@ -66,7 +66,7 @@ type SliceAdviceStatus struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	Container string `json:"container,omitempty"`
-	// Slices are those that run now, on all nodes.
+	// Slices is how many run now, on all nodes.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Slices int32 `json:"slices,omitempty"`

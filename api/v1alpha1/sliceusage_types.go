@@ -175,7 +175,7 @@ type NamespaceUsage struct {
 // Bounds of the use of containers in an account.
 const (
 	// MaxUsageContainers bounds the entries of a node, MaxUsageContainerBytes all of their documents
-	// together. Of more, those that ended or were seen first go.
+	// together. Of more, the ones go first that ended or were seen first.
 	MaxUsageContainers     = 256
 	MaxUsageContainerBytes = 320 << 10
 )
@@ -200,7 +200,7 @@ type ContainerUse struct {
 	// GPUMem is the memory of such a GPU.
 	// +optional
 	GPUMem MiB `json:"gpuMem,omitempty"`
-	// Slices are those that run now. A container has one on each of its GPUs.
+	// Slices is how many run now. A container has one on each of its GPUs.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Slices int32 `json:"slices,omitempty"`
