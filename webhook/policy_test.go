@@ -430,6 +430,10 @@ func testPolicyUpdate(t *testing.T, admin, allocator client.Client) {
 		"mode changed":                         {admin, ours, `{"metadata":{"annotations":{"vernier.dev/mode":"exclusive"}}}`, "read at creation only"},
 		"mode removed":                         {admin, ours, `{"metadata":{"annotations":{"vernier.dev/mode":null}}}`, "read at creation only"},
 		"policy added":                         {admin, ours, `{"metadata":{"annotations":{"vernier.dev/policy":"spread"}}}`, "read at creation only"},
+		"resize added":                         {admin, ours, `{"metadata":{"annotations":{"vernier.dev/resize":"{}"}}}`, ""},
+		"resize of 4,097 bytes":                {admin, ours, `{"metadata":{"annotations":{"vernier.dev/resize":"` + strings.Repeat("x", 4097) + `"}}}`, "read at creation only"},
+		"resize, by the allocator":             {allocator, placed, `{"metadata":{"annotations":{"vernier.dev/resize":"{}"}}}`, "the allocator may change the annotation vernier.dev/placement only"},
+		"start added":                          {admin, ours, `{"metadata":{"annotations":{"vernier.dev/start":"{}"}}}`, "read at creation only"},
 		"policy changed, no share":             {admin, others, `{"metadata":{"annotations":{"vernier.dev/policy":"spread"}}}`, ""},
 		"placement added, no share":            {admin, others, `{"metadata":{"annotations":{"vernier.dev/placement":"{}"}}}`, "annotations[vernier.dev/placement]: only Vernier's allocator"},
 		"required plugins changed":             {admin, ours, `{"metadata":{"annotations":{"required-plugins.noderesource.dev/pod":"[]"}}}`, "name NRI plugins or CDI devices"},
@@ -464,6 +468,7 @@ func testPolicySubresources(t *testing.T, c client.Client) {
 	}
 	expect(t, sub("status", ours, note(api.AnnotationPlacement, "{}")), "only Vernier's allocator writes it")
 	expect(t, sub("status", ours, note(api.AnnotationShares, "{}")), "cannot change")
+	expect(t, sub("status", ours, note(api.AnnotationResize, "{}")), "read at creation only")
 	expect(t, sub("status", ours, object{"status": object{"reason": "x"}}), "")
 	expect(t, sub("ephemeralcontainers", ours, debug(object{"privileged": true})), "is privileged or adds a capability")
 	expect(t, sub("ephemeralcontainers", ours, debug(object{"capabilities": object{"add": []string{"SYS_PTRACE"}}})), "is privileged or adds a capability")

@@ -126,6 +126,7 @@ func assemble(mgr manager.Manager, rules podtemplate.Rules, keeper *certs.Keeper
 	pods := podtemplate.New(known, rules)
 	mgr.GetWebhookServer().Register(handler.Path, &admission.Webhook{Handler: handler.Pods(pods)})
 	mgr.GetWebhookServer().Register(handler.WorkloadsPath, &admission.Webhook{Handler: handler.Workloads(pods)})
+	mgr.GetWebhookServer().Register(handler.ResizesPath, &admission.Webhook{Handler: handler.Resizes()})
 	errs := []error{
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return known.Follow(ctx, mgr.GetCache()) })),
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {

@@ -166,20 +166,40 @@ func (b *Binder) SetCondition(ctx context.Context, pod *corev1.Pod, c corev1.Pod
 	return b.patchStatus(ctx, writeCondition, pod, map[string]any{"conditions": []corev1.PodCondition{c}})
 }
 
+// SetPlacement changes the placement of a pod that has one: its slices were resized.
+func (b *Binder) SetPlacement(ctx context.Context, pod *corev1.Pod, text string) error {
+	return b.patch(ctx, writePlacement, pod, map[string]any{"annotations": map[string]any{v1alpha1.AnnotationPlacement: text}}, nil)
+}
+
 // patchStatus changes a pod's status. A refusal is no error.
 func (b *Binder) patchStatus(ctx context.Context, write string, pod *corev1.Pod, status map[string]any) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+	return b.patch(ctx, write, pod, map[string]any{}, status)
+}
+
+// patch changes a pod's status, or without one its metadata. A refusal is no error.
+func (b *Binder) patch(ctx context.Context, write string, pod *corev1.Pod, metadata, status map[string]any) error {
+	metadata["uid"] = pod.UID
+	change := map[string]any{"metadata": metadata}
+	if status != nil {
+		change["status"] = status
+	}
+	text, err := json.Marshal(change)
 	if err != nil {
 		return err
 	}
-	return b.attempt(write, pod, func() error {
+	patch := client.RawPatch(types.StrategicMergePatchType, text)
+	return b.attempt(write, pod, func() (err error) {
 		written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-		err := b.Client.Status().Patch(ctx, written, client.RawPatch(types.StrategicMergePatchType, patch), FieldOwner)
+		if status != nil {
+			err = b.Client.Status().Patch(ctx, written, patch, FieldOwner)
+		} else {
+			err = b.Client.Patch(ctx, written, patch, FieldOwner)
+		}
 		switch {
 		case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
 			return nil
 		case err != nil:
-			return fmt.Errorf("changing the status of pod %s: %w", podstate.KeyOf(pod), err)
+			return fmt.Errorf("changing pod %s: %w", podstate.KeyOf(pod), err)
 		}
 		b.Handlers.SetWritten(written)
 		return nil

@@ -9,11 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // PrepareGrace is how long a pod that has its slices stays at the gate while its node
-// makes the MIG instances for them. That takes a second or two. A container that came
+// makes the MIG instances for them, or shows the capacity for slices that are less than it asks for. That takes a second or two. A container that came
 // earlier would be refused, and the kubelet tries again no sooner than after 10 s. Past
 // it the pod is ungated all the same: the refusal says what keeps the node.
 const PrepareGrace = 5 * time.Second
@@ -23,13 +24,20 @@ const PrepareGrace = 5 * time.Second
 func (b *Binder) staged(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) bool {
 	now := b.Clock.Now()
 	left := PrepareGrace - now.Sub(b.Cache.Stage(pod, ledger.Name, now))
-	if prepared(ledger, pod.UID) || left <= 0 {
+	less := len(podrequest.StartOf(pod)) > 0
+	if prepared(ledger, pod.UID) && !(less && b.Cache.Overcommitted(ledger.Name)) || left <= 0 {
 		b.Cache.Unstage(pod.UID)
 		return false
+	}
+	if less {
+		left = min(left, capacityPoll) // a node that shows more of a resource is no change of its ledger
 	}
 	b.Queue.AddPodAfter(pod, left)
 	return true
 }
+
+// capacityPoll is how often the capacity of a node is looked at that a pod waits for.
+const capacityPoll = 200 * time.Millisecond
 
 // prepared reports whether the node shows the instances of all of the pod's slices.
 func prepared(ledger *v1alpha1.SliceLedger, pod types.UID) bool {

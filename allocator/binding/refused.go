@@ -42,13 +42,14 @@ const (
 	writeGate         = "gate"
 	writeCondition    = "condition"
 	writeNomination   = "nomination"
+	writePlacement    = "placement"
 	writeDeletion     = "deletion"
 	writeEviction     = "eviction"
 	writeLedger       = "ledger"
 	writeLedgerStatus = "ledger_status"
 )
 
-var writes = []string{writeGate, writeCondition, writeNomination, writeDeletion, writeEviction, writeLedger, writeLedgerStatus}
+var writes = []string{writeGate, writeCondition, writeNomination, writePlacement, writeDeletion, writeEviction, writeLedger, writeLedgerStatus}
 
 // target is what is written: of a pod or a ledger, by its UID. A grant in
 // a ledger and the gate patch are both the placement of a pod, with no write of their own here.

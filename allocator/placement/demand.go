@@ -27,6 +27,8 @@ type Container struct {
 	Name  string
 	Kind  Kind
 	Share v1alpha1.Share
+	// Asked is what it asks for, where Share may be less; zero where they are the same.
+	Asked v1alpha1.Share
 	// Mode that its slices are granted in, or auto: mig on a device in MIG mode,
 	// limiter on any other, never mps. An exclusive share is whole, so the sums alone keep
 	// everything else off its devices.

@@ -67,6 +67,16 @@ func (c *Container) load(d *Device) (Amount, bool) {
 	return Amount{Core: c.Share.Core, Mem: mem}, true
 }
 
+// more is what the container asks for of a device, nil where that is what it is to have.
+func (c *Container) more(d *Device, has Amount) *v1alpha1.Amounts {
+	mem, err := c.Asked.Memory(d.Mem)
+	asked := v1alpha1.Amounts{Core: c.Asked.Core, Mem: mem}
+	if c.Asked.GPUs == 0 || err != nil || asked == (v1alpha1.Amounts{Core: has.Core, Mem: has.Mem}) {
+		return nil
+	}
+	return &asked
+}
+
 // on is the mode in which a slice of the container would be on the device; false
 // when there is none. A program sees one instance of MIG and one MPS server, so a
 // share over several devices is none of theirs.

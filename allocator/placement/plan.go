@@ -5,6 +5,7 @@ package placement
 import (
 	"slices"
 
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -19,7 +20,9 @@ type Grant struct {
 	// device that never run at the same time.
 	ReuseCore v1alpha1.Percent
 	ReuseMem  v1alpha1.MiB
-	Mode      v1alpha1.Mode
+	// Asked is what the container asks for of the device, nil where the grant is that.
+	Asked *v1alpha1.Amounts
+	Mode  v1alpha1.Mode
 	// MIG is the instance, in mode mig.
 	MIG v1alpha1.MIGPlace
 }
@@ -62,6 +65,37 @@ func (n *Node) Without(plan *Plan) *Node {
 	return left
 }
 
+// Recount sets what a pod's slices on one device reuse of each other, by the rules of book.
+// The containers are the pod's, in the order in which they start.
+func Recount(containers []podrequest.Container, slices []*v1alpha1.Slice) {
+	of := map[string]*v1alpha1.Slice{}
+	for _, s := range slices {
+		if of[s.Ctr] = s; s.MIG != nil {
+			return
+		}
+	}
+	booked, started := Amount{}, Amount{}
+	for _, c := range containers {
+		if s := of[c.Name]; s != nil && (!c.Init || c.Sidecar) {
+			booked = booked.Plus(Amount{Core: s.Core, Mem: s.Mem})
+		}
+	}
+	for _, c := range containers {
+		s := of[c.Name]
+		if s == nil || !c.Init {
+			continue
+		}
+		own := Amount{Core: s.Core, Mem: s.Mem}
+		need := started.Plus(own)
+		if c.Sidecar {
+			started = need
+			continue
+		}
+		s.ReuseCore, s.ReuseMem = own.Core-max(0, need.Core-booked.Core), own.Mem-max(0, need.Mem-booked.Mem)
+		booked = booked.Most(need)
+	}
+}
+
 // book turns the devices chosen for each container into grants.
 //
 // On every device the booked amounts (Core - ReuseCore, Mem - ReuseMem) add up to
@@ -84,6 +118,7 @@ func (s *search) book() []Grant {
 			own, _ := c.load(dev)
 			g := Grant{Container: c.Name, UUID: dev.UUID, Index: dev.Index, Core: own.Core, Mem: own.Mem}
 			g.Mode, _ = c.on(dev)
+			g.Asked = c.more(dev, own)
 			switch {
 			case dev.Cut != nil:
 				g.MIG = s.places[i]

@@ -31,13 +31,39 @@ func GrantedDemand(r *podrequest.Request) (*Demand, error) {
 	}
 	if placed, err := r.Placement(); err == nil {
 		for i := range d.Containers {
+			c := &d.Containers[i]
+			was := placed.Containers[c.Name]
 			// Every other mode is one that auto can come to.
-			if c := &d.Containers[i]; c.Class != "" && placed.Containers[c.Name].Mode == v1alpha1.ModeMPS {
+			if c.Class != "" && was.Mode == v1alpha1.ModeMPS {
 				c.Mode = v1alpha1.ModeMPS
 			}
+			c.resized(r.Shares[c.Name], was)
 		}
 	}
 	return d, nil
+}
+
+// resized makes the container's share what its slices were resized to.
+func (c *Container) resized(asked v1alpha1.Share, was v1alpha1.PlacedShare) {
+	c.Asked, c.Share = v1alpha1.Share{}, asked
+	if !was.Resized {
+		return
+	}
+	var core v1alpha1.Percent
+	var mem v1alpha1.MiB
+	for _, d := range was.Devices {
+		core, mem = max(core, d.Core), max(mem, d.MemMiB)
+	}
+	c.AtLeast(asked, core, mem)
+}
+
+// AtLeast makes the container's share no less than that, and never more than what it asks for.
+func (c *Container) AtLeast(asked v1alpha1.Share, core v1alpha1.Percent, mem v1alpha1.MiB) {
+	if c.Asked.GPUs > 0 {
+		core, mem = max(core, c.Share.Core), max(mem, c.Share.MemMiB)
+	}
+	c.Asked, c.Mode = asked, v1alpha1.ModeLimiter
+	c.Share = v1alpha1.Share{GPUs: asked.GPUs, Core: min(core, asked.Core), MemMiB: mem}
 }
 
 func demandOf(r *podrequest.Request, classOf func(name string) *classes.Class) (*Demand, error) {
@@ -70,16 +96,29 @@ func demandOf(r *podrequest.Request, classOf func(name string) *classes.Class) (
 			d.Containers = append(d.Containers, c)
 		}
 	}
+	if err := r.Start.Known(r.Shares); err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationStart, err)
+	}
 	d.Policy, d.Models, d.UUIDs, d.SameGPU, d.Topology = wishes.Policy, wishes.Models, wishes.UUIDs, wishes.SameGPU, wishes.Topology
 	for i := range d.Containers {
 		c := &d.Containers[i]
+		to, less := r.Start[c.Name]
+		if less {
+			if wishes.Mode != v1alpha1.ModeAuto && wishes.Mode != v1alpha1.ModeLimiter {
+				return nil, fmt.Errorf("annotation %s: containers in mode %s can't begin with less than they ask for: use mode %s, or remove it", v1alpha1.AnnotationStart, wishes.Mode, v1alpha1.ModeLimiter)
+			}
+			c.Asked, c.Share = c.Share, to.From(c.Share)
+		}
 		if err := wishes.Suits(c.Name, c.Share); err != nil {
 			return nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationMode, err)
 		}
 		if d.SameGPU && c.Share.GPUs > 1 {
 			return nil, fmt.Errorf("annotation %s: container %s asks for %d GPUs: ask for one, or remove the annotation", v1alpha1.AnnotationSameGPU, c.Name, c.Share.GPUs)
 		}
-		if c.Mode = wishes.Mode; c.Mode == v1alpha1.ModeAuto && c.Share.Whole() {
+		switch c.Mode = wishes.Mode; {
+		case less:
+			c.Mode = v1alpha1.ModeLimiter // the one that can change what runs
+		case c.Mode == v1alpha1.ModeAuto && c.Share.Whole():
 			c.Mode = v1alpha1.ModeExclusive
 		}
 	}

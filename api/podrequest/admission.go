@@ -29,6 +29,8 @@ func Check(annotations map[string]string, gated bool, path *field.Path) (Wishes,
 		case key == api.AnnotationPlacement, (key == api.AnnotationShares || key == api.AnnotationDialect) && !gated:
 			errs = append(errs, field.Forbidden(at, "only Vernier writes it: remove it (a manifest made from a running pod carries it)"))
 		case key == api.AnnotationShares, key == api.AnnotationDialect:
+		case key == api.AnnotationResize:
+			errs = append(errs, field.Forbidden(at, fmt.Sprintf("only a running pod is resized: remove it, or use %s to begin with less", api.AnnotationStart)))
 		case isResource(key):
 			errs = append(errs, field.Forbidden(at, asLimit))
 		case slices.Contains(userKeys, key):

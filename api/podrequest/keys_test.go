@@ -17,20 +17,21 @@ import (
 
 // writers are the packages that may name a key to look something up beside this one, and why.
 var writers = map[string]string{
-	"api/classes":              "reads what a GPUClass says",
-	"webhook/dialect":          "writes our annotations and resources in the place of another system's",
-	"webhook/guard":            "adds the node agent to the list of NRI plugins",
-	"webhook/podtemplate":      "writes down what was read",
-	"allocator/binding":        "writes the placement",
-	"allocator/state/podstate": "keeps what is read when it trims a pod",
-	"nri-plugin/capacity":      "writes the node's resources",
+	"api/classes":                      "reads what a GPUClass says",
+	"webhook/dialect":                  "writes our annotations and resources in the place of another system's",
+	"webhook/guard":                    "adds the node agent to the list of NRI plugins",
+	"webhook/podtemplate":              "writes down what was read",
+	"allocator/binding":                "writes the placement",
+	"allocator/state/podstate":         "keeps what is read when it trims a pod",
+	"cmd/kubectl-vernier/internal/cli": "writes the annotation of a resize",
+	"nri-plugin/capacity":              "writes the node's resources",
 }
 
 var (
 	// keys are the constants and functions of v1alpha1 and of this package that are keys, parsers
 	// those functions that read their values.
 	keys    = regexp.MustCompile(`^(Annotation|Resource|ClassResource|LabelKueue|LabelCoscheduling)`)
-	parsers = regexp.MustCompile(`^Parse(Shares|Placement|Mode|Policy|Burst|QoS|SameGPU|Topology|RDMA|Advice)$`)
+	parsers = regexp.MustCompile(`^Parse(Shares|Placement|Mode|Policy|Burst|QoS|SameGPU|Topology|RDMA|Resize|Advice)$`)
 )
 
 // No other package reads an annotation or a resource of ours.

@@ -93,7 +93,7 @@ func parseShares(text string) (map[string]v1alpha1.Share, error) {
 	return doc.Containers, nil
 }
 
-// SharesOf, TopologyOf and ContainersOf read one thing of a pod, where many pods are read for it
+// SharesOf, TopologyOf, StartOf and ContainersOf read one thing of a pod, where many pods are read for it
 // alone. A field that cannot be read is zero.
 func SharesOf(pod *corev1.Pod) map[string]v1alpha1.Share {
 	shares, _ := parseShares(pod.Annotations[v1alpha1.AnnotationShares])
@@ -104,6 +104,11 @@ func TopologyOf(pod *corev1.Pod) v1alpha1.TopologyRequest {
 	var w Wishes
 	parse(&w, pod.Annotations, v1alpha1.AnnotationTopology, v1alpha1.ParseTopology, &w.Topology)
 	return w.Topology
+}
+
+func StartOf(pod *corev1.Pod) v1alpha1.Resize {
+	start, _ := v1alpha1.ParseResize(pod.Annotations[v1alpha1.AnnotationStart])
+	return start
 }
 
 func ContainersOf(pod *corev1.Pod) []Container { return containersOf(&pod.Spec) }
@@ -119,6 +124,20 @@ func (r *Request) Placement() (*v1alpha1.Placement, error) {
 // PlacementOf is that of a pod of which nothing else is read.
 func PlacementOf(pod *corev1.Pod) (*v1alpha1.Placement, error) {
 	return v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
+}
+
+// ResizeOf is what a running pod's shares are to be, empty where nothing else is asked for. SameResize
+// reports whether two versions of a pod ask for the same.
+func ResizeOf(pod *corev1.Pod) (v1alpha1.Resize, error) {
+	to, err := v1alpha1.ParseResize(pod.Annotations[v1alpha1.AnnotationResize])
+	if err != nil {
+		err = fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationResize, err)
+	}
+	return to, err
+}
+
+func SameResize(was, is *corev1.Pod) bool {
+	return was.Annotations[v1alpha1.AnnotationResize] == is.Annotations[v1alpha1.AnnotationResize]
 }
 
 // Marked reports whether the pod has the document of its shares, Placed whether it has that of
@@ -171,7 +190,7 @@ func unitsIn(list corev1.ResourceList) (class string, units int64) {
 // EquivalenceClass is a text that is the same for pods that fit on the same devices.
 func EquivalenceClass(pod *corev1.Pod) string {
 	var parts []string
-	for _, key := range []string{v1alpha1.AnnotationShares, v1alpha1.AnnotationMode, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.AnnotationSameGPU, v1alpha1.AnnotationTopology} {
+	for _, key := range []string{v1alpha1.AnnotationShares, v1alpha1.AnnotationMode, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.AnnotationSameGPU, v1alpha1.AnnotationTopology, v1alpha1.AnnotationStart} {
 		parts = append(parts, pod.Annotations[key])
 	}
 	for _, c := range containersOf(&pod.Spec) {

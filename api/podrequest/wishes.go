@@ -11,7 +11,7 @@ import (
 
 // userKeys are what a user may set.
 var userKeys = []string{api.AnnotationMode, api.AnnotationPolicy, api.AnnotationTopology,
-	api.AnnotationRDMA, api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID, api.AnnotationSameGPU, api.AnnotationAdvice, api.AnnotationStart}
+	api.AnnotationRDMA, api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID, api.AnnotationSameGPU, api.AnnotationStart, api.AnnotationAdvice}
 
 // Wishes are what a user's annotations say. A field that cannot be read is zero, and Err says why.
 type Wishes struct {
@@ -28,6 +28,8 @@ type Wishes struct {
 	classTopology bool
 	// RDMA: containers with a share get the RDMA devices near their GPUs.
 	RDMA bool
+	// Start are the amounts of which containers begin with less than their shares.
+	Start api.Resize
 	// Advice is what becomes of advice; empty where the namespace says it.
 	Advice api.AdviceUse
 	// errs are those of annotations that cannot be read, by key.
@@ -45,6 +47,7 @@ func WishesOf(annotations map[string]string) (w Wishes) {
 	parse(&w, annotations, api.AnnotationGPUModel, api.ParseAllowList, &w.Models)
 	parse(&w, annotations, api.AnnotationGPUUUID, api.ParseAllowList, &w.UUIDs)
 	parse(&w, annotations, api.AnnotationSameGPU, api.ParseSameGPU, &w.SameGPU)
+	parse(&w, annotations, api.AnnotationStart, api.ParseResize, &w.Start)
 	parse(&w, annotations, api.AnnotationAdvice, api.ParseAdvice, &w.Advice)
 	return w
 }

@@ -82,6 +82,8 @@ func (p *Placement) Uses(uuid string) bool {
 type PlacedShare struct {
 	Mode    Mode           `json:"mode"`
 	Devices []PlacedDevice `json:"devices"`
+	// Resized: the slices have less than the container asks for.
+	Resized bool `json:"resized,omitempty"`
 }
 
 // PlacedDevice is one slice.

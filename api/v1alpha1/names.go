@@ -101,9 +101,12 @@ const (
 	// AnnotationAdvice is what becomes of advice, on a pod or its namespace: show (when absent), off, or
 	// initial, which starts new pods with the advised amounts.
 	AnnotationAdvice = Prefix + "advice"
-	// AnnotationStart is with how much of its request each container starts, as a document. When
-	// absent, with all.
+	// AnnotationStart is with how much of their shares containers begin, as a document (Resize).
+	// When absent, with all.
 	AnnotationStart = Prefix + "start"
+	// AnnotationResize is what the shares of a running pod's containers are to be, as a document
+	// (Resize). It is the one that may change. When absent, as they are.
+	AnnotationResize = Prefix + "resize"
 )
 
 // Annotations that only the system writes.
@@ -139,6 +142,10 @@ const (
 // slices is unhealthy or gone. It is false too while its devices lack the required topology. It is
 // true once that is over. Pods that were never concerned don't have it.
 const PodConditionGPUHealthy corev1.PodConditionType = Prefix + "gpu-healthy"
+
+// PodConditionResize is how far the resize is that the annotation asks for. It is true while that
+// is not in force, and false when it is.
+const PodConditionResize corev1.PodConditionType = Prefix + "Resize"
 
 // Gate is the scheduling gate that holds a pod until it is placed.
 const Gate = Prefix + "placement"

@@ -271,10 +271,17 @@ type SliceStatus struct {
 	// where it is held to none, or the device has no NUMA node.
 	// +optional
 	Aligned *bool `json:"aligned,omitempty"`
-	// InForce are the amounts that the container runs with, where the spec grants others:
-	// it was edited.
+	// InForce are the amounts that the container runs with, where it asks for others or the spec
+	// grants others: it was resized, or the spec was edited.
 	// +optional
 	InForce *Amounts `json:"inForce,omitempty"`
+	// Resized is the number of the last resize that the node agent has put in force or refused.
+	// +optional
+	Resized int64 `json:"resized,omitempty"`
+	// Refused is why it was refused; absent where it is in force.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Refused string `json:"refused,omitempty"`
 }
 
 // MaxMisaligned is how many pods status.misaligned has room for.

@@ -210,6 +210,14 @@ type Slice struct {
 	// ReuseMem is the same for memory.
 	// +optional
 	ReuseMem MiB `json:"reuseMem,omitempty"`
+	// Asked are the amounts that the container asks for, where its slice has less: it was
+	// resized, or began with less.
+	// +optional
+	Asked *Amounts `json:"asked,omitempty"`
+	// Resize is what the slice is being changed to. Until the node agent reports that it is in
+	// force, Core and Mem are the larger of before and after.
+	// +optional
+	Resize *SliceResize `json:"resize,omitempty"`
 	// Mode in which the slice is to be enforced. Empty is limiter.
 	// +kubebuilder:validation:Enum=limiter;exclusive;mig;mps
 	// +optional
@@ -222,6 +230,24 @@ type Slice struct {
 	// the field.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
+}
+
+// SliceResize is a change of a slice's amounts that is under way.
+type SliceResize struct {
+	Amounts `json:",inline"`
+	// From is what the slice had before.
+	From Amounts `json:"from"`
+	// Number is greater than that of every earlier resize in the ledger.
+	// +kubebuilder:validation:Minimum=1
+	Number int64 `json:"number"`
+}
+
+// Of is what the container asks for of the device.
+func (s *Slice) Of() Amounts {
+	if s.Asked != nil {
+		return *s.Asked
+	}
+	return Amounts{Core: s.Core, Mem: s.Mem}
 }
 
 // EffectiveMode is the slice's mode, with the default applied.

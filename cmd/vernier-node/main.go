@@ -81,6 +81,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	f.StringVar(&o.LimiterLibrary, "limiter-library", "/opt/vernier/libvgpu.so", "libvgpu.so to install into --state-dir")
 	f.StringVar(&o.cdiHook, "cdi-hook", "/opt/vernier/vernier-cdi-hook", "vernier-cdi-hook to install into --state-dir; empty writes CDI specs without hooks")
 	f.StringVar(&o.mpsCgroup, "mps-cgroup", "/sys/fs/cgroup/vernier-mps", "cgroup v2 directory for MPS control daemons, which must outlive the agent's container; empty leaves them in the agent's")
+	f.DurationVar(&o.ShrinkNotice, "shrink-notice", 0, "how long programs have to free memory for a smaller share, before its resize is refused; 0 is not at all")
 	opportunisticCPU := f.Int("opportunistic-cpu", 80, "percent of the node's processors up to which opportunistic containers may use what others leave, 1 to 100")
 	f.BoolVar(&o.EndDeviceHolders, "end-device-holders", false, "end processes of containers that hold a GPU's device by a descriptor that they were passed, without a slice of that GPU. By default they are only reported")
 	f.BoolVar(&o.EndUnenforced, "end-unenforced", false, "end processes of containers that use a GPU and that no limit holds, as statically linked programs; by default they are only reported")

@@ -43,6 +43,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/rdma"
 	"vernier.dev/vernier/nri-plugin/release"
 	"vernier.dev/vernier/nri-plugin/usage"
+	"vernier.dev/vernier/nri-plugin/worker"
 )
 
 // migFile in the state directory says which MIG instances are ours; mpsFolder has the
@@ -101,6 +102,8 @@ type Options struct {
 	OpportunisticCPU v1alpha1.Percent
 	// RDMA is where the node's RDMA devices are.
 	RDMA rdma.Host
+	// ShrinkNotice is how long programs have to free memory for a smaller share.
+	ShrinkNotice time.Duration
 	// MPS finds what starts MPS control daemons.
 	MPS func() (mps.Daemons, error)
 	Log logr.Logger
@@ -119,6 +122,7 @@ type agent struct {
 	mps        *mps.Mode
 	modes      mode.Set
 	preparer   *preparer
+	resizer    *resizer
 	releaser   *release.Releaser
 	writer     *ledger.Writer
 	keeper     *capacity.Keeper
@@ -171,7 +175,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	defer late.Stop()
 	for _, part := range []manager.RunnableFunc{
-		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.sampler.Run, a.batch.Run, a.watchMPS, a.lookNowAndThen,
+		a.watcher.Run, a.preparer.run, a.resizer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.sampler.Run, a.batch.Run, a.watchMPS, a.lookNowAndThen,
 		a.observeRunning,
 		func(ctx context.Context) error {
 			late.Stop()
@@ -228,9 +232,15 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	}
 	settle := func() error { return errors.Join(a.mig.Settle(), a.mps.Settle()) }
 	a.preparer = newPreparer(a.ledger.Index, a.modes, settle, o.Log.WithName("prepare"))
+	a.resizer = &resizer{
+		index: a.ledger.Index, fetch: a.ledger.Fetch, table: a.table, resize: a.limiter.Resize,
+		inForce: func(c mode.Container) []ledger.Grant { return a.limiter.Recall(c, nil) },
+		notice:  a.limiter.Notice, grace: o.ShrinkNotice, deadlines: map[string]deadline{}, now: time.Now,
+		log: o.Log.WithName("resize"), queue: worker.NewQueue[struct{}](resizeRetry, maxResizeRetry),
+	}
 	a.writer = ledger.NewWriter(ledger.Writer{Node: o.Node, Live: live, Fill: a.fill, Cache: a.ledger, Log: o.Log.WithName("ledger")})
 	a.keeper = capacity.NewKeeper(capacity.Keeper{
-		Node: o.Node, Cached: mgr.GetClient(), Live: live, Counted: a.counted, Classes: a.classes, Log: o.Log.WithName("capacity"),
+		Node: o.Node, Cached: mgr.GetClient(), Live: live, Counted: a.counted, Granted: a.ledger.Index, Classes: a.classes, Log: o.Log.WithName("capacity"),
 	})
 	a.releaser = release.New(release.Releaser{
 		Index: a.ledger.Index, Pods: mgr.GetClient(), Live: live, Table: a.table,
@@ -238,6 +248,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	})
 	a.table.Changed = func(pod types.UID) {
 		a.releaser.Look(pod)
+		a.resizer.look()
 		a.writer.Publish()
 	}
 	a.account = usage.New(usage.Sources{

@@ -172,6 +172,7 @@ func (a *agent) ledgerChanged(object any, gone bool) {
 	}
 	a.account.Changed()
 	a.preparer.look()
+	a.resizer.look()
 	a.writer.Publish()
 	a.keeper.Look()
 	for _, pod := range before.Pods() {

@@ -92,7 +92,7 @@ func (p *preparer) prepare() bool {
 			return
 		}
 		owner, _ := index.Owner(key.Pod)
-		c := mode.Container{Pod: key.Pod, Owner: owner, Name: key.Container, Grants: grants}
+		c := mode.Container{Pod: key.Pod, Owner: owner, Name: key.Container, Grants: ledger.Initial(grants)}
 		m, err := p.modes.For(c)
 		if err == nil {
 			err = m.Prepare(c)

@@ -123,16 +123,24 @@ func (a *agent) drift(s *v1alpha1.SliceLedgerStatus) {
 		granted := index.Grants(e.Key())
 		for _, has := range a.inForce(e) {
 			i := slices.IndexFunc(granted, func(g ledger.Grant) bool { return g.UUID == has.UUID })
-			if i < 0 || granted[i].Core == has.Core && granted[i].Mem == has.Mem {
+			if i < 0 {
 				continue // the allocator puts back what is gone
+			}
+			is, g := v1alpha1.Amounts{Core: has.Core, Mem: has.Mem}, granted[i]
+			as := is == v1alpha1.Amounts{Core: g.Core, Mem: g.Mem}
+			if as && is == g.Asked && g.Resize.Number == 0 {
+				continue
+			}
+			for j := range s.Slices {
+				if of := &s.Slices[j]; of.Container == e.ID && of.UUID == has.UUID {
+					of.InForce = &is
+				}
+			}
+			if as || g.Resize.Number != 0 {
+				continue // it is being resized, or was
 			}
 			drifted = append(drifted, fmt.Sprintf("container %s of pod %s runs with %s of %s and is granted %s",
 				e.Name, e.Owner, v1alpha1.AmountsText(has.Core, has.Mem), has.UUID, v1alpha1.AmountsText(granted[i].Core, granted[i].Mem)))
-			for j := range s.Slices {
-				if of := &s.Slices[j]; of.Container == e.ID && of.UUID == has.UUID {
-					of.InForce = &v1alpha1.Amounts{Core: has.Core, Mem: has.Mem}
-				}
-			}
 		}
 	}
 	slices.Sort(drifted)

@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/numa"
 )
@@ -110,6 +111,33 @@ func (t *ContainerTable) Resized(id string, cpus numa.CPUs, align Align) {
 	t.update(id, func(e *Entry) {
 		e.CPUs, e.Status = cpus, slices.Clone(e.Status)
 		align(e.Status, cpus.Set)
+	})
+}
+
+// Regrant gives a container other slices of its devices. It is an error where a device has no room
+// for them, whatever the ledger says. One that has ended gets none.
+func (t *ContainerTable) Regrant(id string, grants []ledger.Grant) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, found := t.entries[id]
+	if !found {
+		return nil
+	}
+	e.Grants = grants
+	if err := t.room(e); err != nil {
+		return err
+	}
+	t.entries[id] = e
+	return nil
+}
+
+// Acted records the number of a resize that is in force, or why it was refused.
+func (t *ContainerTable) Acted(id string, number int64, refused string) {
+	t.update(id, func(e *Entry) {
+		e.Status = slices.Clone(e.Status)
+		for i := range e.Status {
+			e.Status[i].Resized, e.Status[i].Refused = number, refused
+		}
 	})
 }
 

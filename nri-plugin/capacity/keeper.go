@@ -82,6 +82,25 @@ func Of(devices []v1alpha1.DeviceStatus) corev1.ResourceList {
 	}
 }
 
+// Lent is what containers ask for and their slices do not have, each amount rounded up. With it
+// the capacity is no less than the requests of all pods that there is room for.
+func Lent(granted *ledger.Index) corev1.ResourceList {
+	var core, percent, mib int64
+	granted.Each(func(_ ledger.Key, grants []ledger.Grant) {
+		for _, g := range grants {
+			less, device := int64(g.Asked.Mem-g.Mem), int64(max(g.DeviceMem, 1))
+			core += int64(g.Asked.Core - g.Core)
+			mib += less
+			percent += (less*int64(v1alpha1.WholeGPU) + device - 1) / device
+		}
+	})
+	return corev1.ResourceList{
+		v1alpha1.ResourceCore:       *resource.NewQuantity(core, resource.DecimalSI),
+		v1alpha1.ResourceMemPercent: *resource.NewQuantity(percent, resource.DecimalSI),
+		v1alpha1.ResourceMemMiB:     *resource.NewQuantity(mib, resource.DecimalSI),
+	}
+}
+
 // Units is how many units of each class the devices amount to. It is never less than what the
 // node's pods ask for, those of a class that was deleted included. A kubelet that starts over
 // beside a lower number would end them.
@@ -131,6 +150,8 @@ type Keeper struct {
 	// them and at their slices. Before it the capacity is left as it is. So it is until
 	// the Classes are read.
 	Counted func() (devices []v1alpha1.DeviceStatus, known bool)
+	// Granted are their slices.
+	Granted func() *ledger.Index
 	Classes *classes.Set
 	Log     logr.Logger
 
@@ -182,6 +203,11 @@ func (k *Keeper) Keep(ctx context.Context) error {
 		return fmt.Errorf("listing the pods of node %s: %w", k.Node, err)
 	}
 	want := Of(devices)
+	for name, lent := range Lent(k.Granted()) {
+		sum := want[name]
+		sum.Add(lent)
+		want[name] = sum
+	}
 	maps.Copy(want, Units(devices, k.Classes.All(), pods.Items))
 	before := node.DeepCopy()
 	node.Status.Capacity, node.Status.Allocatable = with(node.Status.Capacity, want), with(node.Status.Allocatable, want)

@@ -190,7 +190,7 @@ func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, request *podre
 	}
 	grants := index.Grants(key)
 	if !asked {
-		return grants, index, nil
+		return ledger.Initial(grants), index, nil
 	}
 	if len(grants) == 0 {
 		return nil, nil, fmt.Errorf("the ledger of this node has no slice for it; pods get slices from vernier-allocator: remove spec.nodeName and annotation %s and create the pod again", v1alpha1.AnnotationShares)
@@ -198,7 +198,7 @@ func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, request *podre
 	if err := agree(share, grants); err != nil {
 		return nil, nil, fmt.Errorf("annotation %s and the ledger differ: %w; create the pod again and leave that annotation to the system", v1alpha1.AnnotationShares, err)
 	}
-	return grants, index, nil
+	return ledger.Initial(grants), index, nil
 }
 
 // moved reports whether a container's slices may be elsewhere than the watch has shown:
@@ -235,10 +235,10 @@ func agree(share v1alpha1.Share, grants []ledger.Grant) error {
 		switch {
 		case err != nil:
 			return err
-		case share.Core != g.Core:
-			return fmt.Errorf("%d core asked, %d granted on device %s", share.Core, g.Core, g.UUID)
-		case mem != g.Mem:
-			return fmt.Errorf("%d MiB asked, %d granted on device %s", mem, g.Mem, g.UUID)
+		case share.Core != g.Asked.Core:
+			return fmt.Errorf("%d core asked, %d granted on device %s", share.Core, g.Asked.Core, g.UUID)
+		case mem != g.Asked.Mem:
+			return fmt.Errorf("%d MiB asked, %d granted on device %s", mem, g.Asked.Mem, g.UUID)
 		}
 	}
 	return nil

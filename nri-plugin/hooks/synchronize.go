@@ -72,6 +72,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 				entry.Grants = p.Modes.Recall(entry.Container, index.InUse())
 				p.Log.Info("The ledger has lost the slices of a container that runs", "pod", owner(pod), "container", c.GetName(), "recalled", entry.Grants)
 			}
+			entry.Grants = p.Modes.AtLeast(entry.Container)
 			entry.PID = c.GetPid()
 			found := entry
 			entry.Status, _ = callWithDeadline(ctx, func() []v1alpha1.SliceStatus { return p.observe(found) })

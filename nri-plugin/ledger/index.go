@@ -44,6 +44,10 @@ type Grant struct {
 	// same time.
 	PodCore v1alpha1.Percent
 	PodMem  v1alpha1.MiB
+	// Asked is what the container asks for of the device; it may have less.
+	Asked v1alpha1.Amounts
+	// Resize is what the slice is being changed to. Its number is 0 where it isn't.
+	Resize v1alpha1.SliceResize
 	// MIG is the instance of a slice in mode mig.
 	MIG v1alpha1.MIGPlace
 	// Mode in which the slice is to be enforced, never empty.
@@ -146,7 +150,10 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 			key := Key{Pod: s.Pod, Container: s.Ctr}
 			g := Grant{
 				UUID: d.UUID, DeviceMem: d.Mem, Core: s.Core, Mem: s.Mem, Mode: s.EffectiveMode(),
-				PodCore: booked[s.Pod].PodCore, PodMem: booked[s.Pod].PodMem,
+				PodCore: booked[s.Pod].PodCore, PodMem: booked[s.Pod].PodMem, Asked: s.Of(),
+			}
+			if s.Resize != nil {
+				g.Resize = *s.Resize
 			}
 			if s.MIG != nil {
 				g.MIG = *s.MIG
@@ -161,6 +168,29 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 // Grants of a container, held ones among them, in the ledger's order of devices; nil
 // when it has none. The caller must not change them.
 func (x *Index) Grants(k Key) []Grant { return x.grants[k] }
+
+// Initial are the slices with what a container begins with. While they are being changed that is
+// the smaller of before and after. An earlier run may have reported either of them as in force.
+func Initial(grants []Grant) []Grant {
+	if ResizeOf(grants) == 0 {
+		return grants
+	}
+	initial := slices.Clone(grants)
+	for i := range initial {
+		if g := &initial[i]; g.Resize.Number != 0 {
+			g.Core, g.Mem = min(g.Resize.Core, g.Resize.From.Core), min(g.Resize.Mem, g.Resize.From.Mem)
+		}
+	}
+	return initial
+}
+
+// ResizeOf is the number of the resize of a container's slices, 0 without one.
+func ResizeOf(grants []Grant) (number int64) {
+	for i := range grants {
+		number = max(number, grants[i].Resize.Number)
+	}
+	return number
+}
 
 // Devices are the UUIDs of the devices on which the pod holds slices, sorted.
 func (x *Index) Devices(pod types.UID) []string {
@@ -255,7 +285,7 @@ type Cache struct {
 
 	index atomic.Pointer[Index]
 	// least is the version in which the agent last said something else of what is healthy or
-	// misaligned; nil while that is being written, or not known.
+	// misaligned, or a newer one that was read; nil while that is being written, or not known.
 	least atomic.Pointer[string]
 }
 
@@ -309,6 +339,12 @@ func (c *Cache) Fetch(ctx context.Context) (*Index, error) {
 	l := &v1alpha1.SliceLedger{}
 	if err := c.Live.Get(ctx, client.ObjectKey{Name: c.Node}, l); err != nil {
 		return nil, fmt.Errorf("reading SliceLedger %s: %w", c.Node, err)
+	}
+	// What was acted on may not be forgotten: the allocator goes on from there.
+	if least := c.least.Load(); least != nil {
+		if newer, err := resourceversion.CompareResourceVersion(l.ResourceVersion, *least); err == nil && newer > 0 {
+			c.least.CompareAndSwap(least, &l.ResourceVersion)
+		}
 	}
 	return NewIndex(l), nil
 }

@@ -56,6 +56,9 @@ func TestIndex(t *testing.T) {
 		{"b", "other"}: nil,
 		{"c", "main"}:  nil,
 	} {
+		for i := range want {
+			want[i].Asked = v1alpha1.Amounts{Core: want[i].Core, Mem: want[i].Mem}
+		}
 		if got := x.Grants(key); !reflect.DeepEqual(got, want) {
 			t.Errorf("%v: %v, want %v", key, got, want)
 		}

@@ -117,6 +117,24 @@ func (s Set) Recall(c Container, said []v1alpha1.SliceStatus) []ledger.Grant {
 	return nil
 }
 
+// AtLeast are the container's slices with no less than what is in force in it, where that can
+// change while it runs: the ledger that is known may be older.
+func (s Set) AtLeast(c Container) []ledger.Grant {
+	m, err := s.For(c)
+	if err != nil || c.Grants[0].Mode != v1alpha1.ModeLimiter {
+		return c.Grants
+	}
+	grants := slices.Clone(c.Grants)
+	for _, has := range m.Recall(c, nil) {
+		for i := range grants {
+			if g := &grants[i]; g.UUID == has.UUID {
+				g.Core, g.Mem = max(g.Core, has.Core), max(g.Mem, has.Mem)
+			}
+		}
+	}
+	return grants
+}
+
 // Usage is what the container's processes say they use; nil where its mode does
 // not count, because nothing in the container has to hold it.
 func (s Set) Usage(c Container) (*layout.Usage, error) {

@@ -90,3 +90,6 @@ func (NoFilters) Count(*corev1.Pod, string) (bool, error) { return false, nil }
 
 // Nominate changes nothing.
 func (NoFilters) Nominate(*corev1.Pod, string) (bool, error) { return false, nil }
+
+// Overcommitted is never so.
+func (NoFilters) Overcommitted(string) bool { return false }

@@ -9,7 +9,9 @@
 package handler
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -20,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"vernier.dev/vernier/webhook/podtemplate"
+	"vernier.dev/vernier/webhook/slim"
 )
 
 // Path at which Pods is served.
@@ -58,6 +61,24 @@ func refused(read podtemplate.Reading) admission.Response {
 	response := admission.Denied("")
 	response.Result = &status
 	return response.WithWarnings(read.Warnings...)
+}
+
+// ResizesPath at which Resizes is served.
+const ResizesPath = "/validate-resizes"
+
+// Resizes refuses documents of the resize annotation that can't be read, or that ask for more than the pod
+// does. What devices have room for is the allocator's to say.
+func Resizes() admission.HandlerFunc {
+	return func(_ context.Context, req admission.Request) admission.Response {
+		pod, err := slim.Decode(req.Object.Raw)
+		if err != nil || pod.Metadata == nil {
+			return admission.Errored(http.StatusBadRequest, cmp.Or(err, errors.New("the object has no metadata: it is not a pod")))
+		}
+		if err := podtemplate.CheckResize(pod.Metadata.Annotations); err != nil {
+			return refused(podtemplate.Reading{Name: pod.Metadata.Name, Errors: field.ErrorList{err}})
+		}
+		return admission.Allowed("")
+	}
 }
 
 // WorkloadsPath at which Workloads is served.

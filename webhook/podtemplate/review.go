@@ -114,6 +114,7 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 			"at most %d containers of a pod may ask for a share, each takes one of the %d slices of a GPU. Make several pods of it, or ask for one share and run the programs in one container",
 			api.MaxShareContainers, api.MaxSlicesPerDevice)))
 	}
+	f.start()
 	if f.SameGPU {
 		f.sameGPU(known)
 	}

@@ -83,7 +83,7 @@ func (a *Advice) Of(namespace string, pod *slim.Pod, request *podrequest.Request
 		return "", nil
 	}
 	workload := advice.Workload(&metav1.ObjectMeta{Name: meta.Name, Labels: meta.Labels, OwnerReferences: meta.OwnerReferences})
-	starts := map[string]api.GPUAmounts{}
+	starts := api.Resize{}
 	for name, share := range request.Shares {
 		found, has := a.all.Load(types.NamespacedName{Namespace: namespace, Name: advice.ObjectName(workload, name)})
 		if !has {
@@ -94,8 +94,8 @@ func (a *Advice) Of(namespace string, pod *slim.Pod, request *podrequest.Request
 		if !wanted || s.Workload != workload || s.Container != name {
 			continue
 		}
-		if amounts, less := shrink(share, &s, least); less {
-			starts[name] = amounts
+		if to, less := shrink(share, &s, least); less {
+			starts[name] = to
 		}
 	}
 	if len(starts) == 0 {
@@ -115,20 +115,18 @@ func counted(pod *slim.Pod) bool {
 	return podrequest.CountedElsewhere(pod.Metadata.Labels)
 }
 
-// shrink is with how much of its share a container starts; false where that is all of it.
-func shrink(share api.Share, s *api.SliceAdviceStatus, least demand.Minimum) (api.GPUAmounts, bool) {
+// shrink is with how much of its share a container starts; false where that is all of it. Memory in
+// percent stays: how much that is, shows when the GPU is chosen.
+func shrink(share api.Share, s *api.SliceAdviceStatus, least demand.Minimum) (to api.ResizeTo, less bool) {
 	if s.Confidence != api.ConfidenceHigh || s.Days < advice.HighDays || s.Pods < advice.HighPods || share.Whole() || s.Advice.MemMiB < 1 {
-		return api.GPUAmounts{}, false
-	}
-	request := api.GPUAmounts{Core: share.Core, MemMiB: share.MemMiB}
-	if request.MemMiB == 0 {
-		// How much a percent is, shows when the GPU is chosen. It was so much in the pods before.
-		request.MemMiB = s.Request.MemMiB
-	}
-	floor := api.MiB(math.Ceil(float64(s.Mem.PeakMiB) * advice.MemHeadroom))
-	to := api.GPUAmounts{Core: min(request.Core, s.Advice.Core), MemMiB: min(request.MemMiB, max(s.Advice.MemMiB, floor))}
-	if request.Core > 0 && to.Core < 1 || len(least.Check(api.Share{GPUs: share.GPUs, Core: to.Core, MemMiB: to.MemMiB}, nil)) > 0 {
 		return to, false
 	}
-	return to, to != request
+	if s.Advice.Core < share.Core {
+		to.Core = max(s.Advice.Core, 1)
+	}
+	floor := api.MiB(math.Ceil(float64(s.Mem.PeakMiB) * advice.MemHeadroom))
+	if mem := max(s.Advice.MemMiB, floor); mem < share.MemMiB {
+		to.MemMiB = mem
+	}
+	return to, to != (api.ResizeTo{}) && len(least.Check(to.From(share), nil)) == 0
 }

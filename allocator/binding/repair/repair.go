@@ -48,6 +48,7 @@ type Reconciler struct {
 //   - it reassigns slices whose device failed before they were used, and restores lost ones;
 //   - it replaces pods that cannot start because the agent is away;
 //   - it sets the condition of pods on failed devices;
+//   - it takes the next step of the resizes that pods ask for;
 //   - it has gated pods with slices looked at.
 //
 // A slice of a pod that is not known is left alone. The watch may be
@@ -84,6 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, node string) error {
 		func() error { return r.restore(ctx, node) },
 		func() error { return r.replaceStranded(ctx, node, known) },
 		func() error { return r.setHealth(ctx, node, known) },
+		func() error { return r.resize(ctx, node) },
 	} {
 		if err := do(); refusal.Is(err) {
 			refused = errors.Join(refused, err)

@@ -56,6 +56,9 @@ const (
 	ReasonUnreserved   = view.ReasonUnreserved
 	ReasonPreempted    = view.ReasonPreempted
 	ReasonReleased     = view.ReasonReleased
+	// ReasonResized and ReasonInfeasible are how a resize ended.
+	ReasonResized    = "VernierResized"
+	ReasonInfeasible = "VernierResizeInfeasible"
 	// ReasonBudgetsUnread is of a pod of a namespace with too many PodDisruptionBudgets.
 	ReasonBudgetsUnread = "VernierBudgetsUnread"
 )

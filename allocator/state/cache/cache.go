@@ -23,6 +23,7 @@ import (
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/allocator/state/priority"
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -30,6 +31,9 @@ import (
 type Filters interface {
 	Count(pod *corev1.Pod, node string) (changed bool, err error)
 	Nominate(pod *corev1.Pod, node string) (changed bool, err error)
+	// Overcommitted reports whether the pods that are counted on a node ask for more of its GPUs than
+	// it shows.
+	Overcommitted(node string) bool
 }
 
 // Cache is what one replica knows.
@@ -262,7 +266,8 @@ func (c *Cache) set(pod *corev1.Pod, ch *Changes) {
 	}
 	c.keep(pod)
 	c.track(pod, ch)
-	if node := podstate.TargetNode(pod); len(c.missingGrants[node]) > 0 {
+	resized := old != nil && !podrequest.SameResize(old, pod)
+	if node := podstate.TargetNode(pod); resized || len(c.missingGrants[node]) > 0 {
 		ch.Ledgers = append(ch.Ledgers, node)
 	}
 }

@@ -33,6 +33,8 @@ func (c counts) Count(pod *corev1.Pod, node string) (bool, error) {
 
 func (counts) Nominate(*corev1.Pod, string) (bool, error) { return false, nil }
 
+func (counts) Overcommitted(string) bool { return false }
+
 func newCache() (*Cache, counts) {
 	filters := counts{}
 	return New(filters, nil, logr.Discard()), filters

@@ -76,6 +76,9 @@ func (c *Cache) Stage(pod *corev1.Pod, node string, now time.Time) (since time.T
 	return s.since
 }
 
+// Overcommitted reports whether pods on the node ask for more of its GPUs than it shows.
+func (c *Cache) Overcommitted(node string) bool { return c.filters.Overcommitted(node) }
+
 // Unstage ends Stage.
 func (c *Cache) Unstage(pod types.UID) {
 	c.mu.Lock()

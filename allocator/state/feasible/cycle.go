@@ -45,6 +45,7 @@ func (f *Filters) Start(ctx context.Context, pod *corev1.Pod) (*Cycle, error) {
 	}
 	free := *pod // plugins read pods and change none
 	free.Spec.SchedulingGates = nil
+	free.Spec.Containers, free.Spec.InitContainers = atStart(pod, pod.Spec.Containers), atStart(pod, pod.Spec.InitContainers)
 	run, err := f.preFilter(ctx, &free)
 	return &Cycle{filters: f, pod: &free, run: run}, err
 }

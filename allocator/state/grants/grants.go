@@ -37,7 +37,7 @@ func Grant(ledger *v1alpha1.SliceLedger, pod types.UID, owner string, plan place
 		}
 		s := v1alpha1.Slice{
 			Pod: pod, Owner: owner, Ctr: g.Container,
-			Core: g.Core, Mem: g.Mem, ReuseCore: g.ReuseCore, ReuseMem: g.ReuseMem, Since: since,
+			Core: g.Core, Mem: g.Mem, ReuseCore: g.ReuseCore, ReuseMem: g.ReuseMem, Asked: g.Asked, Since: since,
 		}
 		if g.Mode != v1alpha1.ModeLimiter {
 			s.Mode = g.Mode
@@ -65,13 +65,30 @@ func Regrant(ledger, before *v1alpha1.SliceLedger, pod types.UID, owner string, 
 				continue
 			}
 			if was := sliceOn(before, d.UUID, pod, s.Ctr); was != nil {
-				s.Since = was.Since
+				if s.Since = was.Since; was.Asked != nil && was.Of() == s.Of() {
+					// Its amounts may be in force already, or about to be.
+					s.Core, s.Mem, s.Asked, s.Resize = was.Core, was.Mem, was.Asked, was.Resize
+				}
 			} else if keep[s.Ctr] != nil {
 				s.Since = nil
 			}
 		}
 	}
 	return nil
+}
+
+// Recount sets what the pod's slices reuse of each other, after their amounts have changed.
+func Recount(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) {
+	containers := podrequest.ContainersOf(pod)
+	for i := range ledger.Spec.Devices {
+		var of []*v1alpha1.Slice
+		for j := range ledger.Spec.Devices[i].Slices {
+			if s := &ledger.Spec.Devices[i].Slices[j]; s.Pod == pod.UID {
+				of = append(of, s)
+			}
+		}
+		placement.Recount(containers, of)
+	}
 }
 
 // sliceOn is the container's slice of the device, nil without one.
@@ -225,7 +242,7 @@ func Placement(ledger *v1alpha1.SliceLedger, pod types.UID) *v1alpha1.Placement 
 				continue
 			}
 			placed := p.Containers[s.Ctr]
-			placed.Mode = s.EffectiveMode()
+			placed.Mode, placed.Resized = s.EffectiveMode(), placed.Resized || s.Asked != nil
 			placed.Devices = append(placed.Devices, v1alpha1.PlacedDevice{UUID: d.UUID, Core: s.Core, MemMiB: s.Mem})
 			p.Containers[s.Ctr] = placed
 		}
@@ -236,9 +253,9 @@ func Placement(ledger *v1alpha1.SliceLedger, pod types.UID) *v1alpha1.Placement 
 	return p
 }
 
-// Serves reports whether the ledger grants the pod exactly what the shares ask for.
-// Every container has its number of devices with its core and memory of each, and
-// no other container has any. The node compares the same before it starts a
+// Serves reports whether the ledger grants the pod exactly what the shares ask for, but for
+// slices that were resized or began with less. Every container has its number of devices with
+// its core and memory of each, and no other container has any. The node compares the same before it starts a
 // container.
 func Serves(ledger *v1alpha1.SliceLedger, pod types.UID, shares map[string]v1alpha1.Share) bool {
 	granted := map[string]v1alpha1.DeviceCount{}
@@ -252,7 +269,7 @@ func Serves(ledger *v1alpha1.SliceLedger, pod types.UID, shares map[string]v1alp
 			}
 			share, asks := shares[s.Ctr]
 			mem, err := share.Memory(d.Mem)
-			if !asks || err != nil || once[s.Ctr] || s.Core != share.Core || s.Mem != mem {
+			if !asks || err != nil || once[s.Ctr] || s.Of() != (v1alpha1.Amounts{Core: share.Core, Mem: mem}) {
 				return false
 			}
 			once[s.Ctr] = true

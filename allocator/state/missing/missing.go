@@ -40,13 +40,31 @@ func InPlace(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedg
 	if err != nil || devices == nil {
 		return nil, false
 	}
+	inForce(demand, pod, ledger)
 	now := ledger.DeepCopy()
 	grants.Release(now, func(uid types.UID) bool { return uid == pod.UID })
 	plan, fits := placement.Rebook(demand, index.Unfiltered(now), devices)
 	if !fits || grants.Regrant(now, ledger, pod.UID, podstate.KeyOf(pod).String(), plan, devices, time.Time{}) != nil {
 		return nil, false
 	}
+	grants.Recount(now, pod)
 	return now, true
+}
+
+// inForce makes the shares of containers that were resized no less than what the node agent
+// reports: the placement is written after that.
+func inForce(demand *placement.Demand, pod *corev1.Pod, ledger *v1alpha1.SliceLedger) {
+	for i := range ledger.Status.Slices {
+		s := &ledger.Status.Slices[i]
+		if s.Pod != pod.UID || s.InForce == nil {
+			continue
+		}
+		for j := range demand.Containers {
+			if c := &demand.Containers[j]; c.Name == s.Ctr && c.Asked.GPUs > 0 {
+				c.AtLeast(c.Asked, s.InForce.Core, s.InForce.Mem)
+			}
+		}
+	}
 }
 
 // Moved is the ledger with the pod's slices where they belong but for those on a
@@ -63,6 +81,7 @@ func Moved(pod *corev1.Pod, ledger *v1alpha1.SliceLedger, known *classes.Set, at
 	gone := func(h placement.Has) bool {
 		return !slices.ContainsFunc(ledger.Status.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == h.UUID })
 	}
+	inForce(demand, pod, ledger)
 	moves := 0
 	for ctr, devices := range keep {
 		if slices.ContainsFunc(devices, gone) {

@@ -48,7 +48,7 @@ func (d *Limit) Observe(c mode.Container, pid uint32, all []v1alpha1.SliceStatus
 		got, err := d.read(g, cgroup)
 		if err == nil && got == 0 {
 			err = d.set(g, cgroup)
-		} else if err == nil {
+		} else if err == nil && g.Resize.Number == 0 {
 			err = same(g, got)
 		}
 		if err != nil {
@@ -56,6 +56,19 @@ func (d *Limit) Observe(c mode.Container, pid uint32, all []v1alpha1.SliceStatus
 		}
 		return nil
 	})
+}
+
+// Change holds a running container to another amount of a device's memory, and reads the limit
+// back. Without limits of the driver it does nothing.
+func (d *Limit) Change(c mode.Container, pid uint32, uuid string, mem v1alpha1.MiB) error {
+	cgroup, err := d.cgroup(c, pid)
+	if err == nil {
+		err = d.set(ledger.Grant{UUID: uuid, Mem: mem}, cgroup)
+	}
+	if errors.As(err, &unavailable{}) {
+		return nil
+	}
+	return err
 }
 
 func (d *Limit) each(c mode.Container, pid uint32, all []v1alpha1.SliceStatus, hold func(ledger.Grant, string) error) error {

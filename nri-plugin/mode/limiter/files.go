@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -99,6 +100,9 @@ func (f files) fill(dir folder, c mode.Container) error {
 		return err
 	}
 	if err := layout.WriteFile(dir.limits(), limits(c)); err != nil {
+		return err
+	}
+	if err := dir.writeShare(share{Since: time.Now().UTC(), Devices: shareOf(limits(c))}); err != nil {
 		return err
 	}
 	if err := dir.mountCounters(len(c.Grants)); err != nil {

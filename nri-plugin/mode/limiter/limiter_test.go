@@ -334,14 +334,14 @@ func TestImagePreload(t *testing.T) {
 // A running container is resized, and only that: its status and a lost ledger have what is in
 // force, and its counters are read by it. Errors are those of the layout.
 func TestResize(t *testing.T) {
-	l := newLimiter(t, t.TempDir(), nil)
+	l := newLimiter(t, t.TempDir(), cooperative())
 	c := container("1")
 	uuid := c.Grants[0].UUID
-	if err := l.Resize(c, uuid, 10, 10); !errors.Is(err, fs.ErrNotExist) {
+	if err := l.Resize(c, 1, uuid, 10, 10); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v before the container was given anything", err)
 	}
 	dir := inject(t, l, c)
-	must.Do(t, l.Resize(c, uuid, 77, 100<<10))
+	must.Do(t, l.Resize(c, 1, uuid, 77, 100<<10))
 	if got := l.Recall(c, nil); got[0].Core != 77 || got[0].Mem != 100<<10 || got[1].Mem != c.Grants[1].Mem {
 		t.Errorf("in force are %+v", got)
 	}
@@ -357,11 +357,11 @@ func TestResize(t *testing.T) {
 	if _, err := l.Usage(c); err != nil {
 		t.Error(err)
 	}
-	if _, ok := errors.AsType[*layout.InfeasibleError](l.Resize(c, uuid, 1, 1)); !ok {
+	if _, ok := errors.AsType[*layout.InfeasibleError](l.Resize(c, 1, uuid, 1, 1)); !ok {
 		t.Error("a limit below what is used is in force")
 	}
 	write(used, 0)
-	must.Do(t, l.Resize(c, uuid, 1, 1))
+	must.Do(t, l.Resize(c, 1, uuid, 1, 1))
 	if usage, err := l.Usage(c); err != nil || usage.Devices[0].PeakBytes != 100<<30 {
 		t.Errorf("%v; the peak of before is not read", err)
 	}

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -65,6 +66,17 @@ func TestOnAPIServer(t *testing.T) {
 	expectError(t, eve, "devices", `User "eve" cannot list resource "sliceledgers"`, "--clusterrole=vernier-viewer")
 	nobody := reader(t, apiserver.As(cfg, "nobody", "system:authenticated"))
 	expectError(t, nobody, "waiting -A", `cannot list resource "pods"`, "list pods in all namespaces")
+
+	// With the viewer's role alone the chart's prices are read, and no other ConfigMap there.
+	create(t, admin, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}})
+	prices := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: pricesName}, Data: map[string]string{pricesKey: "A100=cheap"}}
+	create(t, admin, prices)
+	grant(t, admin, "bea", "vernier-viewer")
+	bea := reader(t, apiserver.As(cfg, "bea", "system:authenticated"))
+	expectError(t, bea, "usage -A", "configmap/"+pricesName+` "A100=cheap"`)
+	if err := bea.Get(t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "kube-root-ca.crt"}, prices); !apierrors.IsForbidden(err) {
+		t.Errorf("another ConfigMap: %v", err)
+	}
 
 	// With the operator's role a device is cordoned under one's own name, and drained.
 	grant(t, admin, "ops", "vernier-operator")

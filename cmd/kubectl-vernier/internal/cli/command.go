@@ -132,6 +132,7 @@ container) or none (no quota was asked for).`
 		c.inspectCommand(),
 		c.explainCommand(),
 		c.quotaCommand(),
+		c.resizeCommand(),
 		c.cordonCommand(),
 		c.uncordonCommand(),
 		c.drainCommand(),

@@ -106,7 +106,7 @@ func TestHostileTerminalEscapes(t *testing.T) {
 		"-A", "-A -o wide", "nodes", "nodes -o wide", "devices", "devices -o wide", "slices -A", "slices -A -o wide",
 		"waiting -A", "waiting -A -o wide", "top -A", "why big -n team-a", "why queued -n team-a", "why new -n team-b", "why failed -n team-a",
 		"why gold -n team-a", "why bronze -n team-a", "why none" + escapes, "classes", "defrag", "inspect", "explain -f " + manifest, "fit -f " + manifest,
-		"cordon gpu-1/0", "uncordon gpu-1/1", "drain gpu-1/0", "drain gpu-1/0 --force --dry-run=client", "cordon gpu-1/" + escapes,
+		"resize big -n team-a --core 1 -c " + escapes, "resize " + escapes + " -n team-a --mem-mib 1", "cordon gpu-1/0", "uncordon gpu-1/1", "drain gpu-1/0", "drain gpu-1/0 --force --dry-run=client", "cordon gpu-1/" + escapes,
 		"quota team-a --gpus 2.5 --memory mib", "quota team-a --gpus " + escapes, "uninstall", "uninstall --wait", "check", "usage -A", "usage -A -o csv", "advise -A", "advise -A -o name", "usage --by model --prices " + escapes + "=1",
 		"nodes -o name", "devices -o name", "slices -A -o name", "waiting -A -o name", "classes -o name", "explain -o name -f " + manifest,
 		"devices -o jsonpath={.items[*].model}", "devices -o go-template={{range.items}}{{.model}}{{end}}", "devices -o custom-columns=M:.model",
