@@ -10,9 +10,12 @@ import (
 	kubernetes "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"vernier.dev/vernier/allocator/advice"
 	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -42,6 +45,7 @@ func NewManager(cfg *rest.Config, metrics, health string) (manager.Manager, erro
 	cfg.QPS = -1
 	mgr, err := manager.New(cfg, manager.Options{
 		Scheme:                        scheme,
+		Cache:                         cache.Options{ByObject: map[client.Object]cache.ByObject{&v1alpha1.SliceUsage{}: {Transform: advice.Slim}}},
 		Metrics:                       access.Metrics(metrics),
 		HealthProbeBindAddress:        health,
 		LeaderElection:                true,

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"vernier.dev/vernier/allocator/advice"
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/state/agents"
@@ -101,6 +102,10 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 		api:     kube.CoreV1().RESTClient(),
 		warm:    make(chan struct{}),
 	}
+	r.advice = &advice.Keeper{
+		Client: direct, Cache: mgr.GetCache(), Namespace: factory.Core().V1().Namespaces().Lister().Get,
+		Clock: clock, Log: mgr.GetLogger().WithName("advice"),
+	}
 	if err := register(ctx, r.allocator.Collector()); err != nil {
 		return err
 	}
@@ -113,7 +118,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 			return err
 		}
 	}
-	return errors.Join(mgr.Add(standby{r}), mgr.Add(manager.RunnableFunc(r.lead)), watchClasses(mgr), mgr.AddReadyzCheck("caches", r.ready))
+	return errors.Join(mgr.Add(standby{r}), mgr.Add(manager.RunnableFunc(r.lead)), mgr.Add(manager.RunnableFunc(r.advise)), watchClasses(mgr), mgr.AddReadyzCheck("caches", r.ready))
 }
 
 type replica struct {
@@ -124,6 +129,7 @@ type replica struct {
 	groups    *podgroup.Watcher
 	manager   manager.Manager
 	api       rest.Interface
+	advice    *advice.Keeper
 	// warm is closed when everything that exists has been taken in.
 	warm chan struct{}
 }
@@ -198,6 +204,16 @@ func (r *replica) lead(ctx context.Context) error {
 		r.allocator.notify.BeginHandover()
 		go r.allocator.notify.Handover(ctx, r.api)
 		return r.allocator.Lead(ctx)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// advise keeps advice while the replica leads, beside the worker.
+func (r *replica) advise(ctx context.Context) error {
+	select {
+	case <-r.warm:
+		return r.advice.Lead(ctx)
 	case <-ctx.Done():
 		return nil
 	}

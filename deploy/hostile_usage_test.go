@@ -7,6 +7,7 @@ package deploy_test
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,6 +55,7 @@ func TestHostileUsageToken(t *testing.T) {
 	}
 	full := func(s *v1alpha1.SliceUsageStatus) {
 		fill(s, v1alpha1.MaxUsageHours, v1alpha1.MaxUsageEntries/v1alpha1.MaxUsageHours)
+		s.Containers = containers(v1alpha1.MaxUsageContainers, v1alpha1.MaxUsageContainerBytes/v1alpha1.MaxUsageContainers)
 	}
 	expect(t, "another node's account", count(agent, other, full), "own node, ledger and account only, not other")
 	expect(t, "its account, by a token of no node", count(stray, own, full), "names no node")
@@ -65,9 +67,12 @@ func TestHostileUsageToken(t *testing.T) {
 		s.Hours[0].Models[0].Granted[0].Core = -1
 	}), "should be greater than or equal to 0")
 
+	expect(t, "more containers", count(agent, own, func(s *v1alpha1.SliceUsageStatus) { s.Containers = containers(v1alpha1.MaxUsageContainers+1, 1) }), "status.containers")
+	expect(t, "use without a bound", count(agent, own, func(s *v1alpha1.SliceUsageStatus) { s.Containers = containers(1, 4097) }), "status.containers[0].use")
+
 	u := account(own)
 	must.Do(t, admin.Get(t.Context(), client.ObjectKeyFromObject(u), u))
-	if text := must.Get(json.Marshal(u))(t); len(text) > 512<<10 {
+	if text := must.Get(json.Marshal(u))(t); len(text) > 1<<20 {
 		t.Errorf("a full account has %d bytes", len(text))
 	} else {
 		t.Logf("a full account: %d KiB", len(text)>>10)
@@ -76,6 +81,15 @@ func TestHostileUsageToken(t *testing.T) {
 	expect(t, "a label of its account", agent.Update(t.Context(), u), "forbidden")
 	expect(t, "its account's end", agent.Delete(t.Context(), u), "forbidden")
 	expect(t, "everybody's accounts", agent.List(t.Context(), &v1alpha1.SliceUsageList{}), "forbidden")
+}
+
+// containers are entries whose documents have so many bytes.
+func containers(n, bytes int) (all []v1alpha1.ContainerUse) {
+	for range n {
+		all = append(all, v1alpha1.ContainerUse{Namespace: strings.Repeat("n", 63), Workload: "Deployment/" + strings.Repeat("d", 253),
+			Container: strings.Repeat("c", 63), Model: "NVIDIA H100 80GB HBM3", Use: strings.Repeat("u", bytes)})
+	}
+	return all
 }
 
 // fill makes an account of so many hours, and of so many namespaces in each.

@@ -38,6 +38,7 @@ import (
 	"vernier.dev/vernier/webhook/handler"
 	"vernier.dev/vernier/webhook/intake"
 	"vernier.dev/vernier/webhook/podtemplate"
+	"vernier.dev/vernier/webhook/start"
 )
 
 // Options of the webhook.
@@ -94,7 +95,7 @@ func New(cfg *rest.Config, o Options) (manager.Manager, error) {
 		HealthProbeBindAddress: o.HealthAddress,
 		WebhookServer:          serving,
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&v1alpha1.SliceLedger{}: {Transform: fleet.Slim}}},
+			&v1alpha1.SliceLedger{}: {Transform: fleet.Slim}, &v1alpha1.SliceAdvice{}: {Transform: start.Slim}}},
 	})
 	if err != nil {
 		return nil, err
@@ -121,7 +122,7 @@ func (o *Options) rules() (rules podtemplate.Rules, err error) {
 // are somebody else's.
 func assemble(mgr manager.Manager, rules podtemplate.Rules, keeper *certs.Keeper) error {
 	known := &fleet.Fleet{}
-	rules.Classes = &classes.Set{}
+	rules.Classes, rules.Advice = &classes.Set{}, &start.Advice{}
 	pods := podtemplate.New(known, rules)
 	mgr.GetWebhookServer().Register(handler.Path, &admission.Webhook{Handler: handler.Pods(pods)})
 	mgr.GetWebhookServer().Register(handler.WorkloadsPath, &admission.Webhook{Handler: handler.Workloads(pods)})
@@ -130,6 +131,12 @@ func assemble(mgr manager.Manager, rules podtemplate.Rules, keeper *certs.Keeper
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return known.Follow(ctx, mgr.GetCache()) })),
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			return rules.Classes.Follow(ctx, mgr.GetCache(), func() {})
+		})),
+		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+			if err := rules.Advice.Follow(ctx, mgr.GetCache()); err != nil && ctx.Err() == nil {
+				mgr.GetLogger().Error(err, "Cannot follow advice; pods start with all that they request")
+			}
+			return nil // admission goes on without
 		})),
 		mgr.AddReadyzCheck("classes", func(*http.Request) error {
 			if !rules.Classes.HasSynced() {

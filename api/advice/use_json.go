@@ -77,6 +77,10 @@ func (u *Use) UnmarshalJSON(data []byte) error {
 	case doc.Request.Mem < 0 || doc.Request.Mem > MaxMem:
 		return fmt.Errorf("request.memMiB: %d is not from 0 to %d", doc.Request.Mem, MaxMem)
 	}
+	// A time to come would take the weight from what others saw.
+	if latest := doc.Last / int64(halfLife/time.Second); doc.Core.d.reference > latest || doc.Mem.d.reference > latest {
+		return fmt.Errorf("core.at, mem.at: they are after last, %d", doc.Last)
+	}
 	next := Use{Core: doc.Core, Mem: doc.Mem, Samples: doc.Samples, Pods: doc.Pods, Request: doc.Request}
 	if doc.Samples > 0 {
 		next.Since, next.Last = time.Unix(doc.Since, 0).UTC(), time.Unix(doc.Last, 0).UTC()

@@ -23,6 +23,10 @@ const (
 const (
 	LabelCoscheduling = "scheduling.x-k8s.io/pod-group"
 	LabelKueue        = "kueue.x-k8s.io/pod-group-name"
+	// LabelKueueQueue names the queue that admits the pod, and LabelKueueManaged a pod that Kueue
+	// manages.
+	LabelKueueQueue   = "kueue.x-k8s.io/queue-name"
+	LabelKueueManaged = "kueue.x-k8s.io/managed"
 	// AnnotationKueueTotal is how many pods the group has, in all.
 	AnnotationKueueTotal = "kueue.x-k8s.io/pod-group-total-count"
 	// AnnotationKueueFast, with value "true", asks for each pod to be ungated as it
@@ -52,6 +56,17 @@ func GroupOf(pod *corev1.Pod) (Group, bool) {
 		return Group{}, false
 	}
 	return n, true
+}
+
+// CountedElsewhere reports whether Kueue has counted, or will count, what a pod with these labels
+// requests.
+func CountedElsewhere(labels map[string]string) bool {
+	for _, key := range []string{LabelKueueQueue, LabelKueueManaged, LabelKueue} {
+		if _, has := labels[key]; has {
+			return true
+		}
+	}
+	return false
 }
 
 // KueueTotal is how many pods a pod says that its group of Kueue's has.

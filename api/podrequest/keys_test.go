@@ -31,7 +31,7 @@ var (
 	// keys are the constants and functions of v1alpha1 and of this package that are keys, parsers
 	// those functions that read their values.
 	keys    = regexp.MustCompile(`^(Annotation|Resource|ClassResource|LabelKueue|LabelCoscheduling)`)
-	parsers = regexp.MustCompile(`^Parse(Shares|Placement|Mode|Policy|Burst|QoS|SameGPU|Topology|RDMA|Resize)$`)
+	parsers = regexp.MustCompile(`^Parse(Shares|Placement|Mode|Policy|Burst|QoS|SameGPU|Topology|RDMA|Resize|Advice)$`)
 )
 
 // No other package reads an annotation or a resource of ours.

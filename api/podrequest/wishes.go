@@ -11,7 +11,7 @@ import (
 
 // userKeys are what a user may set.
 var userKeys = []string{api.AnnotationMode, api.AnnotationPolicy, api.AnnotationTopology,
-	api.AnnotationRDMA, api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID, api.AnnotationSameGPU, api.AnnotationStart}
+	api.AnnotationRDMA, api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID, api.AnnotationSameGPU, api.AnnotationStart, api.AnnotationAdvice}
 
 // Wishes are what a user's annotations say. A field that cannot be read is zero, and Err says why.
 type Wishes struct {
@@ -30,6 +30,8 @@ type Wishes struct {
 	RDMA bool
 	// Start are the amounts of which containers begin with less than their shares.
 	Start api.Resize
+	// Advice is what becomes of advice; empty where the namespace says it.
+	Advice api.AdviceUse
 	// errs are those of annotations that cannot be read, by key.
 	errs map[string]error
 }
@@ -46,7 +48,17 @@ func WishesOf(annotations map[string]string) (w Wishes) {
 	parse(&w, annotations, api.AnnotationGPUUUID, api.ParseAllowList, &w.UUIDs)
 	parse(&w, annotations, api.AnnotationSameGPU, api.ParseSameGPU, &w.SameGPU)
 	parse(&w, annotations, api.AnnotationStart, api.ParseResize, &w.Start)
+	parse(&w, annotations, api.AnnotationAdvice, api.ParseAdvice, &w.Advice)
 	return w
+}
+
+// NamespaceAdvice is what becomes of advice in a namespace with these annotations. A value that cannot
+// be read is show.
+func NamespaceAdvice(annotations map[string]string) api.AdviceUse {
+	if use := WishesOf(annotations).Advice; use != "" {
+		return use
+	}
+	return api.AdviceShow
 }
 
 // parse reads one of the annotations; "" is the default of each.

@@ -95,6 +95,27 @@ const (
 // ParseQoS reads the value of AnnotationQoS; empty is guaranteed.
 func ParseQoS(s string) (QoS, error) { return oneOf(s, QoSGuaranteed, QoSOpportunistic) }
 
+// AdviceUse is what becomes of advice.
+type AdviceUse string
+
+const (
+	// AdviceShow shows it.
+	AdviceShow AdviceUse = "show"
+	// AdviceOff makes none.
+	AdviceOff AdviceUse = "off"
+	// AdviceInitial starts new pods with the advised amounts too.
+	AdviceInitial AdviceUse = "initial"
+)
+
+// ParseAdvice reads the value of AnnotationAdvice. Empty stays empty: of a pod it is what its namespace
+// says, of a namespace show.
+func ParseAdvice(s string) (AdviceUse, error) {
+	if s == "" {
+		return "", nil
+	}
+	return oneOf(s, AdviceShow, AdviceOff, AdviceInitial)
+}
+
 // oneOf reads one of several values; empty is the first.
 func oneOf[T ~string](s string, values ...T) (T, error) {
 	if s == "" {

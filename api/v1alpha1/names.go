@@ -98,6 +98,9 @@ const (
 	// AnnotationRDMA is near where the containers with a share are given the device nodes of
 	// the RDMA devices near their GPUs. When absent, none.
 	AnnotationRDMA = Prefix + "rdma"
+	// AnnotationAdvice is what becomes of advice, on a pod or its namespace: show (when absent), off, or
+	// initial, which starts new pods with the advised amounts.
+	AnnotationAdvice = Prefix + "advice"
 	// AnnotationStart is with how much of their shares containers begin, as a document (Resize).
 	// When absent, with all.
 	AnnotationStart = Prefix + "start"

@@ -37,6 +37,7 @@ var ours = map[string]string{
 	"AnnotationGPUModel":  AnnotationGPUModel,
 	"AnnotationGPUUUID":   AnnotationGPUUUID,
 	"AnnotationSameGPU":   AnnotationSameGPU,
+	"AnnotationAdvice":    AnnotationAdvice,
 	"AnnotationShares":    AnnotationShares,
 	"AnnotationPlacement": AnnotationPlacement,
 	"AnnotationDialect":   AnnotationDialect,

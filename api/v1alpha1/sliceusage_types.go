@@ -91,6 +91,12 @@ type SliceUsageStatus struct {
 	// +kubebuilder:validation:MaxItems=65
 	// +optional
 	Sums []ModelUsage `json:"sums,omitempty"`
+	// Containers are what workloads have used here, for advice. It is a container's own word, and no
+	// part of the account.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +optional
+	Containers []ContainerUse `json:"containers,omitempty"`
 }
 
 // UsageHour is one hour of an account.
@@ -164,4 +170,45 @@ type NamespaceUsage struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	UsedMilliseconds *int64 `json:"usedMilliseconds,omitempty"`
+}
+
+// Bounds of the use of containers in an account.
+const (
+	// MaxUsageContainers bounds the entries of a node, MaxUsageContainerBytes all of their documents
+	// together. Of more, the ones go first that ended or were seen first.
+	MaxUsageContainers     = 256
+	MaxUsageContainerBytes = 320 << 10
+)
+
+// ContainerUse is what the node has seen of one container of a workload, in all of the workload's pods
+// on GPUs of one model. It is what the containers' own counters say. SliceAdvice has the sum over
+// nodes.
+type ContainerUse struct {
+	// Namespace of the workload.
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// Workload is KIND/NAME of the controller that made the pods, such as Deployment/web, or of the
+	// pod itself.
+	// +kubebuilder:validation:MaxLength=317
+	Workload string `json:"workload"`
+	// Container is the container's name.
+	// +kubebuilder:validation:MaxLength=63
+	Container string `json:"container"`
+	// Model of the GPUs, as in the ledger.
+	// +kubebuilder:validation:MaxLength=128
+	Model string `json:"model"`
+	// GPUMem is the memory of such a GPU.
+	// +optional
+	GPUMem MiB `json:"gpuMem,omitempty"`
+	// Slices is how many run now. A container has one on each of its GPUs.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Slices int32 `json:"slices,omitempty"`
+	// Ended is from when on nothing is added, an hour after the last of the containers had ended. The
+	// entry goes 24 hours later. What runs then is another entry.
+	// +optional
+	Ended *metav1.Time `json:"ended,omitempty"`
+	// Use is a document of Vernier's: histograms, peaks and counts.
+	// +kubebuilder:validation:MaxLength=4096
+	Use string `json:"use"`
 }

@@ -257,7 +257,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	}
 	a.account = usage.New(usage.Sources{
 		Node: o.Node, Path: filepath.Join(o.StateDir, usageFile), Live: live, State: a.counting,
-		Table: a.table, Modes: a.modes, Use: a.use, Now: time.Now, Log: o.Log.WithName("usage"),
+		Table: a.table, Modes: a.modes, Workload: workloadOf(mgr.GetClient()), Use: a.use, Now: time.Now, Log: o.Log.WithName("usage"),
 		Working: func(uuid string) (map[string]bool, error) { return a.sampler.Working(uuid) }, IdleAfter: o.IdleAfter, IdleChanged: a.writer.Publish,
 	})
 	a.table.Ended = func(c mode.Container) {

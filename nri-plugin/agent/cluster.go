@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +30,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"vernier.dev/vernier/api/access"
+	"vernier.dev/vernier/api/advice"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/capacity"
 	"vernier.dev/vernier/nri-plugin/hooks"
@@ -72,14 +75,53 @@ func slimPod(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
+	annotations := inVain(pod)
+	if podrequest.WishesOf(pod.Annotations).Advice == v1alpha1.AdviceOff {
+		annotations = map[string]string{annotationUnadvised: ""}
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Annotations: inVain(pod),
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Annotations: annotations,
 			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			OwnerReferences: controller(pod), Labels: templateHash(pod),
 		},
 		Spec:   slimSpec(&pod.Spec),
 		Status: corev1.PodStatus{Phase: pod.Status.Phase},
 	}, nil
+}
+
+// controller is the owner reference of what made the pod, and templateHash the label by which a
+// ReplicaSet's name is read: advice.Workload needs no more.
+func controller(pod *corev1.Pod) []metav1.OwnerReference {
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		return []metav1.OwnerReference{{Kind: owner.Kind, Name: owner.Name, Controller: owner.Controller}}
+	}
+	return nil
+}
+
+func templateHash(pod *corev1.Pod) map[string]string {
+	if hash := pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey]; hash != "" {
+		return map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: hash}
+	}
+	return nil
+}
+
+// annotationUnadvised is on our own copy of a pod that wants no advice.
+const annotationUnadvised = v1alpha1.Prefix + "unadvised"
+
+// workloadOf looks up what made a container's pod; empty too where it wants no advice.
+func workloadOf(pods client.Reader) func(mode.Container) string {
+	return func(c mode.Container) string {
+		namespace, name, _ := strings.Cut(c.Owner, "/")
+		pod := &corev1.Pod{}
+		if err := pods.Get(context.Background(), client.ObjectKey{Namespace: namespace, Name: name}, pod); err != nil || pod.UID != c.Pod {
+			return ""
+		}
+		if _, off := pod.Annotations[annotationUnadvised]; off {
+			return ""
+		}
+		return advice.Workload(&pod.ObjectMeta)
+	}
 }
 
 // observe follows the classes, and hands every other change that the watches deliver to the

@@ -26,6 +26,9 @@ type kept struct {
 	// Measured is when the counters were read last, Readings what they said.
 	Measured time.Time `json:"measured,omitzero"`
 	Readings []reading `json:"readings,omitempty"`
+	// Containers are what workloads have used, Watched the containers that are observed.
+	Containers []*containerUse `json:"containers,omitempty"`
+	Watched    []watched       `json:"watched,omitempty"`
 	// Slot is the last that was published, in Unix seconds.
 	Slot int64 `json:"slot,omitempty"`
 }

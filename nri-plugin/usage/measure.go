@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
@@ -28,26 +29,35 @@ type reading struct {
 	At time.Time `json:"at"`
 }
 
-// sample is one reading that is to be counted.
+// sample is one reading of a slice.
 type sample struct {
 	container, uuid, namespace string
 	// busy is all device time that the container has had, or with whole the percent in which the device is
 	// busy now.
-	busy     time.Duration
-	launches uint64
-	whole    bool
+	busy  time.Duration
+	whole bool
+	grant ledger.Grant
+	now   layout.DeviceUsage
 }
+
+// counts reports whether the slice's device time is measured.
+func (s sample) counts() bool { return s.whole || s.grant.Core > 0 }
 
 // measure counts up to now, and what containers have used since the time before. It reports
 // whether there is anything to count yet, and whether other slices are idle than before.
 func (a *Account) measure() (counts, idle bool) {
-	var all []sample
+	type look struct {
+		of       mode.Container
+		workload string
+		samples  []sample
+	}
+	var all []look
 	var work []activity
 	working := a.lookedAt()
 	for _, e := range a.from.Table.All() {
 		if e.PID != 0 {
 			usage := a.counters(e.Container)
-			all = append(all, a.read(e.Container, usage)...)
+			all = append(all, look{e.Container, a.from.Workload(e.Container), a.read(e.Container, usage)})
 			work = append(work, a.activities(e.Container, usage, working)...)
 		}
 	}
@@ -59,13 +69,14 @@ func (a *Account) measure() (counts, idle bool) {
 		return false, idle
 	}
 	now := a.from.Now()
-	for _, s := range all {
+	for _, l := range all {
 		// One that has ended since was counted then.
-		if _, runs := a.from.Table.Get(s.container); runs {
-			a.count(s, now)
+		if _, runs := a.from.Table.Get(l.of.ID); runs {
+			a.countAll(l.of, l.workload, l.samples, now)
 		}
 	}
 	a.kept.Measured = now
+	a.settle(now)
 	if a.from.Table.Synced() {
 		a.kept.Readings = slices.DeleteFunc(a.kept.Readings, func(r reading) bool {
 			_, runs := a.from.Table.Get(r.Container)
@@ -85,12 +96,11 @@ func (a *Account) Ended(c mode.Container) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.step()
-	for _, s := range all {
-		if a.present != nil {
-			a.count(s, a.from.Now())
-		}
+	if a.present != nil {
+		a.countAll(c, "", all, a.from.Now())
 	}
 	a.kept.Readings = slices.DeleteFunc(a.kept.Readings, func(r reading) bool { return r.Container == c.ID })
+	a.kept.Watched = slices.DeleteFunc(a.kept.Watched, func(w watched) bool { return w.ID == c.ID })
 }
 
 // counters are what a container's counters say, nil where it has none or where their figures cannot be.
@@ -102,7 +112,17 @@ func (a *Account) counters(c mode.Container) *layout.Usage {
 	return usage
 }
 
-// read is what a container has used so far: of slices with a quota what its counters say, of whole
+// countAll enters the samples of one container.
+func (a *Account) countAll(c mode.Container, workload string, all []sample, now time.Time) {
+	for _, s := range all {
+		if s.counts() {
+			a.count(s, now)
+		}
+	}
+	a.observe(c, workload, all, now)
+}
+
+// read is what a container has used so far: of slices in mode limiter what its counters say, of whole
 // devices what the driver does. Of others nothing is known.
 func (a *Account) read(c mode.Container, usage *layout.Usage) (all []sample) {
 	if len(c.Grants) == 0 {
@@ -112,7 +132,7 @@ func (a *Account) read(c mode.Container, usage *layout.Usage) (all []sample) {
 	if c.Grants[0].Mode == v1alpha1.ModeExclusive {
 		for _, g := range c.Grants {
 			if use, err := a.from.Use(g.UUID); err == nil {
-				all = append(all, sample{c.ID, g.UUID, namespace, time.Duration(use.Busy), 0, true})
+				all = append(all, sample{c.ID, g.UUID, namespace, time.Duration(use.Busy), true, g, layout.DeviceUsage{UsedBytes: use.MemoryBytes}})
 			}
 		}
 		return all
@@ -121,9 +141,8 @@ func (a *Account) read(c mode.Container, usage *layout.Usage) (all []sample) {
 		return nil
 	}
 	for i, d := range usage.Devices {
-		if g := c.Grants[i]; g.Core > 0 {
-			all = append(all, sample{c.ID, g.UUID, namespace, d.Busy, d.Launches, false})
-		}
+		g := c.Grants[i]
+		all = append(all, sample{c.ID, g.UUID, namespace, d.Busy, false, g, d})
 	}
 	return all
 }
@@ -154,7 +173,7 @@ func (a *Account) count(s sample, now time.Time) {
 	}
 	counted := min(max(more, 0), elapsed).Truncate(time.Millisecond)
 	if r.At = now; !s.whole {
-		r.Launches = s.launches
+		r.Launches = s.now.Launches
 		// Of what was cut off nothing is counted later.
 		r.Busy = s.busy - min(max(more, 0), elapsed) + counted
 	}

@@ -68,25 +68,27 @@ func (a *Account) adopt(ctx context.Context) error {
 	defer a.mu.Unlock()
 	b := book{a.kept.Account}
 	b.merge(&u.Status)
+	b.Containers = nil
 	a.kept.Account, a.kept.Fresh = b.SliceUsageStatus, false
+	a.takeOver(u.Status.Containers, a.from.Now())
 	return nil
 }
 
 // publish writes the object. Nobody else writes it, so that a conflict is with somebody who
 // changed its metadata, or with an earlier write of ours.
 func (a *Account) publish(ctx context.Context, now time.Time) error {
-	a.mu.Lock()
-	status := a.kept.Account.DeepCopy()
-	a.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	var err error
 	for range conflicts {
 		var u *v1alpha1.SliceUsage
-		if u, err = a.object(ctx); err != nil {
+		if u, err = a.object(ctx, now); err != nil {
 			break
 		}
-		u.Status = *status
+		a.mu.Lock()
+		u.Status = *a.kept.Account.DeepCopy()
+		u.Status.Containers = a.published()
+		a.mu.Unlock()
 		if err = a.from.Live.Status().Update(ctx, u); !apierrors.IsConflict(err) {
 			break
 		}
@@ -102,7 +104,7 @@ func (a *Account) publish(ctx context.Context, now time.Time) error {
 }
 
 // object is the node's, which is made where it is missing. It lives as long as the Node.
-func (a *Account) object(ctx context.Context) (*v1alpha1.SliceUsage, error) {
+func (a *Account) object(ctx context.Context, now time.Time) (*v1alpha1.SliceUsage, error) {
 	u := &v1alpha1.SliceUsage{}
 	err := a.from.Live.Get(ctx, client.ObjectKey{Name: a.from.Node}, u)
 	if !apierrors.IsNotFound(err) {
@@ -110,6 +112,9 @@ func (a *Account) object(ctx context.Context) (*v1alpha1.SliceUsage, error) {
 	}
 	node := &corev1.Node{}
 	if err := a.from.Live.Get(ctx, client.ObjectKey{Name: a.from.Node}, node); err != nil {
+		return nil, err
+	}
+	if err := a.restart(now); err != nil {
 		return nil, err
 	}
 	u = &v1alpha1.SliceUsage{ObjectMeta: metav1.ObjectMeta{

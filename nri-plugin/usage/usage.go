@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package usage owns the account of the node's GPUs, in hours and sums. A file keeps it over
-// restarts of the agent, and the object SliceUsage shows it.
+// Package usage owns the account of the node's GPUs, in hours and sums, and what workloads have used.
+// A file keeps both over restarts of the agent, and the object SliceUsage shows them.
 //
 // Each second of each device is counted once. Slices that the ledger grants or holds are their
 // namespaces' time. The rest is free, or unavailable where the device takes no slices. The
@@ -54,6 +54,9 @@ type Sources struct {
 	// Table and Modes find the containers' counters.
 	Table *attach.ContainerTable
 	Modes mode.Set
+	// Workload is KIND/NAME of what made a container's pod; empty where that is not known. The
+	// account waits for it without a lock.
+	Workload func(mode.Container) string
 	// Use is how much of a device is in use.
 	Use func(uuid string) (device.Use, error)
 	// Working are the containers, by the runtime's id, whose processes have worked on a device

@@ -48,9 +48,12 @@ type world struct {
 	ledger  *v1alpha1.SliceLedger
 	table   *attach.ContainerTable
 	busy    time.Duration
-	api     client.Client
-	path    string
-	account *Account
+	// counts are all containers' counters besides busy, workloads are by container; web by default.
+	counts    layout.DeviceUsage
+	workloads map[string]string
+	api       client.Client
+	path      string
+	account   *Account
 
 	// What the driver and the counters say beside busy.
 	driver                 device.Use
@@ -117,6 +120,12 @@ func (w *world) start() {
 		State: func() (device.Snapshot, *ledger.Index, bool) {
 			return device.Snapshot{Devices: slices.Clone(w.devices)}, ledger.NewIndex(w.ledger.DeepCopy()), true
 		},
+		Workload: func(c mode.Container) string {
+			if name, known := w.workloads[c.ID]; known {
+				return name
+			}
+			return "Deployment/web"
+		},
 		Use:         func(string) (device.Use, error) { return w.driver, w.driverErr },
 		Working:     func(string) (map[string]bool, error) { return w.working, w.driverErr },
 		IdleAfter:   w.idleAfter,
@@ -172,6 +181,8 @@ func (w *world) grant(device int, namespace string, core v1alpha1.Percent, mem v
 	}
 }
 
+func (w *world) meta() metav1.ObjectMeta { return metav1.ObjectMeta{Name: "n"} }
+
 // object is the published account.
 func (w *world) object() *v1alpha1.SliceUsageStatus {
 	w.t.Helper()
@@ -195,7 +206,9 @@ type counters struct {
 }
 
 func (c counters) Usage(of mode.Container) (*layout.Usage, error) {
-	return &layout.Usage{Devices: []layout.DeviceUsage{{Busy: c.of.busy, Launches: c.of.launches}}, Processes: c.of.users}, c.of.countersErr
+	d := c.of.counts
+	d.Busy, d.Launches = c.of.busy, c.of.launches
+	return &layout.Usage{Devices: []layout.DeviceUsage{d}, Processes: c.of.users}, c.of.countersErr
 }
 
 // checkSums looks whether everything adds up: in each hour and in the sums, of each model.

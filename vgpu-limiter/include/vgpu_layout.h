@@ -81,8 +81,10 @@ struct vgpu_counters_device {
     uint64_t memory_peak;     // most bytes charged at a time
     uint64_t returned_ns;     // of the pace's, what has been taken off
     uint64_t usual_ns;        // what launches take on average, each by the time that it takes
+    // Most bytes charged at a refusal, together with those refused, up to 2^48 - 1. It only
+    // grows. 0 before a refusal, and in a container of the release before.
+    uint64_t needed;
     // Reserved, 0 today: changing the layout later would take turns from running containers.
-    uint64_t needed;          // for advice: most bytes charged and refused together
     uint64_t wanted;          // for lent memory: bytes that a charge waits for
     // CLOCK_MONOTONIC nanoseconds at which the container's device time is paid
     // off at its quota. Launches wait while it lies beyond the current refill

@@ -90,6 +90,7 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_counters_device, memory)", 0},
 		{"offsetof(struct vgpu_counters_device, memory_refusals)", devRefusalsOff},
 		{"offsetof(struct vgpu_counters_device, memory_peak)", devPeakOff},
+		{"offsetof(struct vgpu_counters_device, needed)", devNeededOff},
 		{"offsetof(struct vgpu_counters_device, busy_ns)", devBusyOff},
 		{"offsetof(struct vgpu_counters_device, throttled_ns)", devThrottledOff},
 		{"offsetof(struct vgpu_counters_device, launches)", devLaunchesOff},

@@ -30,6 +30,7 @@ type DeviceUsage struct {
 	UsedBytes      uint64        // held by live processes, shared memory once
 	PeakBytes      uint64        // most charged at a time, at most the limit
 	MemoryRefusals uint64        // allocations refused for want of memory
+	NeedBytes      uint64        // most charged at a refusal plus what was refused; 0 without one
 	Busy           time.Duration // device time charged (none without a quota)
 	Throttled      time.Duration // time that launches waited for the quota
 	Launches       uint64        // launches measured (none without a quota)
@@ -155,7 +156,7 @@ func (u *Usage) Check(limits, peaks []uint64, up time.Duration) error {
 		}
 		if beyond(d.UsedBytes, limits[i]) || beyond(d.PeakBytes, peaks[i]) ||
 			d.Busy > up || d.Busy < -up || d.Throttled < 0 || d.Throttled/MaxProcesses > up ||
-			d.Launches > uint64(up) || d.MemoryRefusals > uint64(up) {
+			d.Launches > uint64(up) || d.MemoryRefusals > uint64(up) || d.NeedBytes > MaxMemoryBytes {
 			return errImpossible
 		}
 	}
@@ -228,6 +229,7 @@ func decodeUsage(b []byte) (Usage, error) {
 		u.Devices[i] = DeviceUsage{
 			PeakBytes:      le.Uint64(d[devPeakOff:]),
 			MemoryRefusals: le.Uint64(d[devRefusalsOff:]),
+			NeedBytes:      le.Uint64(d[devNeededOff:]),
 			Busy:           time.Duration(le.Uint64(d[devBusyOff:])),
 			Throttled:      time.Duration(le.Uint64(d[devThrottledOff:])),
 			Launches:       le.Uint64(d[devLaunchesOff:]),

@@ -78,13 +78,14 @@ func TestUsage(t *testing.T) {
 	device = b[countersDevicesOff+countersDeviceSize:]
 	le.PutUint64(device[devRefusalsOff:], 1)
 	le.PutUint64(device[devPeakOff:], 5)
+	le.PutUint64(device[devNeededOff:], 6)
 	le.PutUint64(device[devBusyOff:], 2)
 	le.PutUint64(device[devThrottledOff:], 3)
 	le.PutUint64(device[devLaunchesOff:], 4)
 
 	want := Usage{
 		MostProcesses: 4,
-		Devices:       []DeviceUsage{{}, {PeakBytes: 5, MemoryRefusals: 1, Busy: 2 * time.Nanosecond, Throttled: 3, Launches: 4}},
+		Devices:       []DeviceUsage{{}, {PeakBytes: 5, MemoryRefusals: 1, NeedBytes: 6, Busy: 2 * time.Nanosecond, Throttled: 3, Launches: 4}},
 		Processes:     []ProcessUsage{{Slot: 3, PID: 77, UsedBytes: []uint64{0, 4096}, Slowdowns: []Slowdown{{}, {Ratio: 1.5, Part: 0.3, At: 9 * time.Second}}}},
 	}
 	if got, err := decodeUsage(b); err != nil || !reflect.DeepEqual(got, want) {
@@ -148,4 +149,14 @@ func FuzzDecodeUsage(f *testing.F) {
 			t.Fatalf("%d processes, %d devices", len(u.Processes), len(u.Devices))
 		}
 	})
+}
+
+// A need is a figure of the tenant's: no more than can be charged.
+func TestCheckNeed(t *testing.T) {
+	for need, good := range map[uint64]bool{0: true, MaxMemoryBytes: true, MaxMemoryBytes + 1: false, math.MaxUint64: false} {
+		u := Usage{Devices: []DeviceUsage{{NeedBytes: need}}}
+		if err := u.Check([]uint64{1}, []uint64{1}, time.Hour); (err == nil) != good {
+			t.Errorf("%d: %v", need, err)
+		}
+	}
 }

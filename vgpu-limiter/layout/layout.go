@@ -77,6 +77,7 @@ const (
 	devRefusalsOff     = 8
 	devPeakOff         = 24
 	devUsualOff        = 40
+	devNeededOff       = 48
 	devBusyOff         = 72
 	devThrottledOff    = 80
 	devPaidOff         = 64

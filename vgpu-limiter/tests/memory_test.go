@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+
+	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
 // heldBytes is what the device really holds; held is the same in MiB, rounded up.
@@ -54,6 +56,9 @@ func TestEveryPathIsCharged(t *testing.T) {
 				t.Errorf("the refused call left %d MiB on the device, %d before", after, before)
 			}
 			u := c.usage()
+			if need := u.Devices[0].NeedBytes / mib; need < uint64(before+590) || need > uint64(before+610) {
+				t.Errorf("%d MiB are needed, want about %d", need, before+600)
+			}
 			if u.Devices[0].MemoryRefusals == 0 || len(u.Processes) != 1 || u.Processes[0].HostPID != p.cmd.Process.Pid ||
 				u.Devices[0].UsedBytes < uint64(before-1)*mib {
 				t.Errorf("counters: %+v", u)
@@ -167,6 +172,31 @@ func TestPools(t *testing.T) {
 	p.do("free 1", "alloc 2 60", "free_async 2 0")
 	p.wantUsed(0, 100)
 	c.wantHeld(0)
+}
+
+// TestNeed: what was charged at a refusal and what was refused are kept, the most of them, and
+// nothing of what fits.
+func TestNeed(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{0, 100})
+	p := c.start()
+	for _, step := range []struct {
+		call string
+		want int
+		need uint64
+	}{
+		{"alloc 1 90", ok, 0},
+		{"alloc 2 50", outOfMemory, 140 * mib},
+		{"alloc 2 20", outOfMemory, 140 * mib},
+		{"alloc 2 10", ok, 140 * mib},
+		{"alloc 3 41", outOfMemory, 141 * mib},
+		{"alloc 3 8796093022208", outOfMemory, layout.MaxMemoryBytes},
+	} {
+		p.want(step.call, step.want)
+		if need := c.usage().Devices[0].NeedBytes; need != step.need {
+			t.Errorf("after %s %d bytes are needed, want %d", step.call, need, step.need)
+		}
+	}
 }
 
 // TestPoolThatKeeps: what a pool keeps of what was freed stays charged, is charged

@@ -27,6 +27,9 @@ func (f *findings) patch(pod *slim.Pod, had map[string]string, translated dialec
 	}
 	set := f.plugins
 	set[api.AnnotationShares] = shares
+	if f.starts != "" {
+		set[api.AnnotationStart] = f.starts
+	}
 	if len(f.asked) > 0 && f.Topology.Level != "" {
 		// That of a class: the node agent, which checks it, reads the annotation alone.
 		set[api.AnnotationTopology] = f.Topology.String()

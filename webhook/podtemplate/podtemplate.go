@@ -30,6 +30,7 @@ import (
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/guard"
 	"vernier.dev/vernier/webhook/slim"
+	"vernier.dev/vernier/webhook/start"
 )
 
 // Rules are what an operator sets. The zero value is the chart's default.
@@ -42,6 +43,8 @@ type Rules struct {
 	ComputeShares demand.ComputeShares
 	// Classes that containers may ask for; nil is none.
 	Classes *classes.Set
+	// Advice is with how much new pods start; nil has all start with their request.
+	Advice *start.Advice
 	// AllowedHostPaths are the only folders of a node that pods with shares may mount;
 	// empty is all folders that do not open the node.
 	AllowedHostPaths []string
@@ -142,6 +145,13 @@ func (r *Reader) read(namespace string, pod *slim.Pod) Reading {
 		return out
 	}
 	var err error
+	if _, set := had[api.AnnotationStart]; !set {
+		f.starts, err = r.rules.Advice.Of(namespace, pod, &f.Request, r.rules.Minimum)
+	}
+	if err != nil {
+		out.Errors = append(out.Errors, field.InternalError(annotationsPath.Key(api.AnnotationStart), err))
+		return out
+	}
 	if out.Patch, err = f.patch(pod, had, translated); err != nil {
 		out.Errors = append(out.Errors, field.InternalError(annotationsPath.Key(api.AnnotationShares), err))
 	}

@@ -32,6 +32,8 @@ type findings struct {
 	// compute is the rule of the pod's namespace.
 	compute   demand.Compute
 	namespace string
+	// starts is with how much its containers start, as a document; empty where they start with all.
+	starts string
 	// plugins are the annotations to set for NRI.
 	plugins map[string]string
 	// classes are those that there are. expanded reports that an earlier round of admission may

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 )
@@ -91,6 +92,8 @@ type Metadata struct {
 	GenerateName string            `json:"generateName"`
 	Labels       map[string]string `json:"labels"`
 	Annotations  map[string]string `json:"annotations"`
+	// OwnerReferences say what made the pod.
+	OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
 }
 
 // Spec is the part of a corev1.PodSpec that is read.

@@ -34,7 +34,7 @@ func Trim(obj any) (any, error) {
 		o.Status.Images = nil
 	case *corev1.Namespace:
 		labels := o.Labels
-		o.ObjectMeta = trimMeta(&o.ObjectMeta)
+		o.ObjectMeta = trimMeta(&o.ObjectMeta, v1alpha1.AnnotationAdvice)
 		o.Labels = labels
 	case *policyv1.PodDisruptionBudget:
 		o.ObjectMeta = trimMeta(&o.ObjectMeta)

@@ -22,13 +22,14 @@ type part struct {
 	of             reflect.Type
 }
 
-// fields has what stands under spec or status of a ledger, or under the status of an account,
-// by the resource's definition, in the order of the Go types.
+// fields has what stands under spec or status of a ledger, or under the status of an account or of
+// advice, by the resource's definition, in the order of the Go types.
 func fields(of []string) (table, error) {
 	t := table{head: []string{"field", "type", "meaning"}}
 	parts := map[string]part{
 		"spec":    {crds + "sliceledgers.yaml", "spec", reflect.TypeFor[v1alpha1.SliceLedgerSpec]()},
 		"status":  {crds + "sliceledgers.yaml", "status", reflect.TypeFor[v1alpha1.SliceLedgerStatus]()},
+		"advice":  {crds + "sliceadvices.yaml", "status", reflect.TypeFor[v1alpha1.SliceAdviceStatus]()},
 		"account": {crds + "sliceusages.yaml", "status", reflect.TypeFor[v1alpha1.SliceUsageStatus]()},
 	}
 	for _, name := range of {

@@ -103,6 +103,6 @@ bool vgpu_charge_audited(struct vgpu_process *process, int device, uint64_t byte
 bool vgpu_charge(struct vgpu_process *process, int device, uint64_t bytes) {
     if (vgpu_try_charge(process, device, bytes))
         return true;
-    vgpu_add(&process->region.counters->header.device[device].memory_refusals, 1);
+    vgpu_count_refusal(process, device, bytes);
     return false;
 }

@@ -23,9 +23,9 @@
 
 #include "memory/charge.h"
 
-static void raise_peak(uint64_t *peak, uint64_t bytes) {
-    uint64_t seen = vgpu_load(peak);
-    while (vgpu_unlikely(seen < bytes) && !vgpu_cas(peak, &seen, bytes))
+static void raise_to(uint64_t *most, uint64_t bytes) {
+    uint64_t seen = vgpu_load(most);
+    while (vgpu_unlikely(seen < bytes) && !vgpu_cas(most, &seen, bytes))
         ;
 }
 
@@ -60,14 +60,23 @@ bool vgpu_charge_once(struct vgpu_process *process, int device, uint64_t bytes) 
             break;
         if (vgpu_cas(total, &seen, seen + bytes)) {
             granted = bytes;
-            raise_peak(&process->region.counters->header.device[device].memory_peak,
-                       (seen & VGPU_BYTES_MASK) + bytes);
+            raise_to(&process->region.counters->header.device[device].memory_peak,
+                     (seen & VGPU_BYTES_MASK) + bytes);
             break;
         }
     }
     VGPU_TEST_STEP();
     end(words, granted);
     return granted == bytes;
+}
+
+void vgpu_count_refusal(struct vgpu_process *process, int device, uint64_t bytes) {
+    struct vgpu_counters_device *of = &process->region.counters->header.device[device];
+    vgpu_add(&of->memory_refusals, 1);
+    if (vgpu_is_damaged(process)) // it was not for want of memory
+        return;
+    uint64_t charged = vgpu_load(&of->memory) & VGPU_BYTES_MASK;
+    raise_to(&of->needed, bytes > VGPU_BYTES_MASK - charged ? VGPU_BYTES_MASK : charged + bytes);
 }
 
 void vgpu_uncharge(struct vgpu_process *process, int device, uint64_t bytes) {

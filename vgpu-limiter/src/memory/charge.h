@@ -12,6 +12,9 @@
 // (audit.h).
 bool vgpu_charge_once(struct vgpu_process *process, int device, uint64_t bytes);
 
+// Counts a charge of the bytes that was refused for good.
+void vgpu_count_refusal(struct vgpu_process *process, int device, uint64_t bytes);
+
 // Takes back what vgpu_charge has charged.
 void vgpu_uncharge(struct vgpu_process *process, int device, uint64_t bytes);
 

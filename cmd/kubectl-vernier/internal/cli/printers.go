@@ -79,6 +79,8 @@ func named(o runtime.Object) (runtime.Object, error) {
 		switch list.GetKind() {
 		case view.KindNodes:
 			kind, name = "Node", text("name")
+		case view.KindAdvice:
+			kind, name = "SliceAdvice", text("name")
 		case view.KindClasses:
 			kind, name = "GPUClass", text("name")
 		case view.KindDevices, view.KindFragments:

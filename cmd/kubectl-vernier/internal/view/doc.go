@@ -32,6 +32,7 @@ const (
 	KindClasses = "ClassList"
 	KindChecks  = "CheckList"
 	KindUsage   = "UsageList"
+	KindAdvice  = "AdviceList"
 )
 
 // List is the printed form of one table.
