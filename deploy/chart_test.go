@@ -297,9 +297,9 @@ func TestChartRefuses(t *testing.T) {
 		"webhook.certificate.source=vault":                                                         "certificate/source",
 		"webhook.certificate.source=secret":                                                        "webhook.certificate.caBundle: the PEM bundle",
 		"webhook.certificate.caBundle=not base!":                                                   "certificate/caBundle",
-		"prices.H100=-1":    "prices/H100",
-		"prices.H100=cheap": "prices/H100",
-		"prices.H100=0x1":   "prices/H100",
+		"prices.H100=-1":                                                                           "prices/H100",
+		"prices.H100=cheap":                                                                        "prices/H100",
+		"prices.H100=0x1":                                                                          "prices/H100",
 		"node.args={v}":                                                                            "node/args/0",
 	} {
 		t.Run(set, func(t *testing.T) {

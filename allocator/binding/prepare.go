@@ -14,7 +14,8 @@ import (
 )
 
 // PrepareGrace is how long a pod that has its slices stays at the gate while its node
-// makes the MIG instances for them, or shows the capacity for slices that are less than it asks for. That takes a second or two. A container that came
+// makes the MIG instances for them. That takes a second or two. So it does while the node lacks
+// capacity for a pod that begins with less than it asks for. A container that came
 // earlier would be refused, and the kubelet tries again no sooner than after 10 s. Past
 // it the pod is ungated all the same: the refusal says what keeps the node.
 const PrepareGrace = 5 * time.Second

@@ -149,8 +149,8 @@ func (h *MemHistogram) Add(m api.MiB, lasted time.Duration, at time.Time) {
 	}
 }
 
-// Quantile is the upper end of the bucket of the amount that was not exceeded for the part q of the
-// time: at most 2 % and 1 MiB more than that, and 64 MiB at least. It is 0 without samples.
+// Quantile is the amount that was not exceeded for the part q of the time, as the upper end of its
+// bucket. That is at most 2 % and 1 MiB more, and 64 MiB at least. It is 0 without samples.
 func (h *MemHistogram) Quantile(q float64) api.MiB {
 	if i := h.d.quantile(q); i >= 0 {
 		return memEnds[i]

@@ -98,13 +98,13 @@ const (
 	// AnnotationRDMA is near where the containers with a share are given the device nodes of
 	// the RDMA devices near their GPUs. When absent, none.
 	AnnotationRDMA = Prefix + "rdma"
-	// AnnotationAdvice is what becomes of advice, on a pod or its namespace: show (when absent), off, or
-	// initial, which starts new pods with the advised amounts.
+	// AnnotationAdvice is the use of advice, on a pod or its namespace: show (when absent) or off. With
+	// initial new pods start with the advised amounts.
 	AnnotationAdvice = Prefix + "advice"
 	// AnnotationStart is with how much of their shares containers begin, as a document (Resize).
 	// When absent, with all.
 	AnnotationStart = Prefix + "start"
-	// AnnotationResize is what the shares of a running pod's containers are to be, as a document
+	// AnnotationResize are the amounts that containers of a running pod are to have, as a document
 	// (Resize). It is the one that may change. When absent, as they are.
 	AnnotationResize = Prefix + "resize"
 )
@@ -182,8 +182,8 @@ const (
 // hold no shares that it does not count.
 const LabelGPULimit = Prefix + "gpu-limit"
 
-// LabelMovable on a pod, with value LabelMovableTrue: it may be evicted so that another pod fits,
-// once room is kept for the pod that its controller makes instead.
+// LabelMovable on a pod, with value LabelMovableTrue: it may be evicted so that another pod fits.
+// Before that, room is kept for the pod that its controller makes instead.
 const (
 	LabelMovable     = Prefix + "movable"
 	LabelMovableTrue = "true"

@@ -10,7 +10,7 @@ import (
 )
 
 // Resize is the document of AnnotationResize and AnnotationStart: amounts of each GPU, by
-// container name. What is absent stays as it is.
+// container name. An absent amount stays as it is.
 // +kubebuilder:object:generate=false
 type Resize map[string]ResizeTo
 

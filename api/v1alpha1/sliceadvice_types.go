@@ -74,10 +74,10 @@ type SliceAdviceStatus struct {
 	// advice.
 	// +optional
 	Initial bool `json:"initial,omitempty"`
-	// Request is what the newest of the containers requested.
+	// Request are the amounts that the newest of the containers requested.
 	// +optional
 	Request GPUAmounts `json:"request,omitzero"`
-	// Advice is what it should request.
+	// Advice are the amounts that it should request.
 	// +optional
 	Advice GPUAmounts `json:"advice,omitzero"`
 	// Confidence is how much the advice rests on.
@@ -121,8 +121,8 @@ type SliceAdviceStatus struct {
 	// Through is the time of the last sample.
 	// +optional
 	Through metav1.Time `json:"through,omitzero"`
-	// Checkpoint is a document of Vernier's: the use that had ended by checkpointThrough. What
-	// nodes still publish is added to it.
+	// Checkpoint is a document of Vernier's: the use that had ended by checkpointThrough. The use
+	// that nodes still publish is added to it.
 	// +kubebuilder:validation:MaxLength=4096
 	// +optional
 	Checkpoint string `json:"checkpoint,omitempty"`
@@ -145,7 +145,7 @@ type CoreUse struct {
 
 // MemUse is memory of one GPU.
 type MemUse struct {
-	// P99MiB is what was not exceeded for 99 % of the time, to 2 %.
+	// P99MiB is the amount that was not exceeded for 99 % of the time, to 2 %.
 	P99MiB MiB `json:"p99MiB"`
 	// PeakMiB is the exact peak of the last eight days with use.
 	PeakMiB MiB `json:"peakMiB"`

@@ -271,8 +271,8 @@ type SliceStatus struct {
 	// where it is held to none, or the device has no NUMA node.
 	// +optional
 	Aligned *bool `json:"aligned,omitempty"`
-	// InForce are the amounts that the container runs with, where it asks for others or the spec
-	// grants others: it was resized, or the spec was edited.
+	// InForce are the amounts that the container runs with, where it asks for or is granted others.
+	// It was resized, or the spec was edited.
 	// +optional
 	InForce *Amounts `json:"inForce,omitempty"`
 	// Resized is the number of the last resize that the node agent has put in force or refused.

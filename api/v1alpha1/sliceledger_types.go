@@ -214,7 +214,7 @@ type Slice struct {
 	// resized, or began with less.
 	// +optional
 	Asked *Amounts `json:"asked,omitempty"`
-	// Resize is what the slice is being changed to. Until the node agent reports that it is in
+	// Resize are the amounts that the slice is being changed to. Until the node agent reports that it is in
 	// force, Core and Mem are the larger of before and after.
 	// +optional
 	Resize *SliceResize `json:"resize,omitempty"`
@@ -235,7 +235,7 @@ type Slice struct {
 // SliceResize is a change of a slice's amounts that is under way.
 type SliceResize struct {
 	Amounts `json:",inline"`
-	// From is what the slice had before.
+	// From are the amounts that the slice had before.
 	From Amounts `json:"from"`
 	// Number is greater than that of every earlier resize in the ledger.
 	// +kubebuilder:validation:Minimum=1

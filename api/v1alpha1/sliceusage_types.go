@@ -91,7 +91,7 @@ type SliceUsageStatus struct {
 	// +kubebuilder:validation:MaxItems=65
 	// +optional
 	Sums []ModelUsage `json:"sums,omitempty"`
-	// Containers are what workloads have used here, for advice. It is a container's own word, and no
+	// Containers are the use by workloads here, for advice. It is a container's own word, and no
 	// part of the account.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
@@ -205,7 +205,7 @@ type ContainerUse struct {
 	// +optional
 	Slices int32 `json:"slices,omitempty"`
 	// Ended is from when on nothing is added, an hour after the last of the containers had ended. The
-	// entry goes 24 hours later. What runs then is another entry.
+	// entry goes 24 hours later. Containers that run then have another entry.
 	// +optional
 	Ended *metav1.Time `json:"ended,omitempty"`
 	// Use is a document of Vernier's: histograms, peaks and counts.

@@ -85,7 +85,7 @@ func (s *Sampler) containers(busy map[int]int) map[int]string {
 // errEnded is of a process that has worked and ended since.
 var errEnded = errors.New("a process that has worked on the device has ended, and its container is not known")
 
-// Working are the containers, by the runtime's id, whose processes have worked on a device
+// Working are the containers, by the runtime's id, whose processes have worked on a device. That is
 // in NVML's last sample period, unless it was asked for that before. One goroutine may call it,
 // another one than Run's.
 func (s *Sampler) Working(uuid string) (map[string]bool, error) {

@@ -117,8 +117,8 @@ func (s Set) Recall(c Container, said []v1alpha1.SliceStatus) []ledger.Grant {
 	return nil
 }
 
-// AtLeast are the container's slices with no less than what is in force in it, where that can
-// change while it runs: the ledger that is known may be older.
+// AtLeast are the container's slices with no less than what is in force in it: the ledger that is
+// known may be older. Only mode limiter changes what is in force.
 func (s Set) AtLeast(c Container) []ledger.Grant {
 	m, err := s.For(c)
 	if err != nil || c.Grants[0].Mode != v1alpha1.ModeLimiter {

@@ -67,7 +67,7 @@ func refused(read podtemplate.Reading) admission.Response {
 const ResizesPath = "/validate-resizes"
 
 // Resizes refuses documents of the resize annotation that can't be read, or that ask for more than the pod
-// does. What devices have room for is the allocator's to say.
+// does. The allocator says whether devices have room for them.
 func Resizes() admission.HandlerFunc {
 	return func(_ context.Context, req admission.Request) admission.Response {
 		pod, err := slim.Decode(req.Object.Raw)

@@ -11,8 +11,8 @@ import (
 	api "vernier.dev/vernier/api/v1alpha1"
 )
 
-// CheckResize says why a pod with these annotations cannot be resized as one of them asks; nil where
-// it can, as far as the pod says.
+// CheckResize says why a pod with these annotations cannot be resized as one of them asks. It is nil
+// where the pod itself is no obstacle.
 func CheckResize(annotations map[string]string) *field.Error {
 	at, text := annotationsPath.Key(api.AnnotationResize), annotations[api.AnnotationResize]
 	to, err := api.ParseResize(text)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package start owns with how much of its request a new pod starts, where its namespace or the pod
-// itself wants it to start with what is advised.
+// Package start owns the amounts that a new pod starts with, where its namespace or the pod itself
+// asks for the advised ones.
 //
 // It never asks the API server anything: advice comes from a watch. Without advice, or before it is
 // known, pods start with all that they request.

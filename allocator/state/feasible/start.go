@@ -37,7 +37,7 @@ func atStart(pod *corev1.Pod, containers []corev1.Container) []corev1.Container 
 }
 
 // Overcommitted reports whether the pods that are counted on the node ask for more of the GPUs than it
-// shows: its agent has not raised the capacity yet.
+// shows. Then its agent has not raised the capacity yet.
 func (f *Filters) Overcommitted(node string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

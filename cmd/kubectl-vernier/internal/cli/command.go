@@ -128,7 +128,7 @@ container) or none (no quota was asked for).`
 		c.sub("classes", "GPU classes, and how many units of each there are", c.classes),
 		c.sub("defrag", "Slices that stand in the way of whole GPUs", c.defrag),
 		c.usageCommand(),
-		c.ordered(c.sub("advise", "What workloads use of their slices, and how much they should request", c.advise)),
+		c.ordered(c.sub("advise", "Use of slices by workload, and how much each should request", c.advise)),
 		c.inspectCommand(),
 		c.explainCommand(),
 		c.quotaCommand(),

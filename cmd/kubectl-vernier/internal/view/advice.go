@@ -39,7 +39,7 @@ type AdviceRow struct {
 // AdviceReport is the printed form of advice.
 type AdviceReport struct {
 	List[AdviceRow]
-	// What all items have above the advice: percent of GPUs, and memory.
+	// The amounts that all items have above the advice: percent of GPUs, and memory.
 	FreeableCore int64        `json:"freeableCore"`
 	FreeableMem  v1alpha1.MiB `json:"freeableMemMiB"`
 }
