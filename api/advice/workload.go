@@ -43,8 +43,8 @@ func Workload(pod *metav1.ObjectMeta) string {
 	return owner.Kind + "/" + owner.Name
 }
 
-// ObjectName is the name of the SliceAdvice of a workload's container, as deployment.web.main. A
-// name that is too long is cut, and ends with a hash of the whole.
+// ObjectName is the name of the SliceAdvice of a workload's container, such as that of the main
+// container of a Deployment. A longer one is cut, and ends with a hash of the whole.
 func ObjectName(workload, container string) string {
 	kind, name, _ := strings.Cut(workload, "/")
 	full := strings.ToLower(kind) + "." + name + "." + container
