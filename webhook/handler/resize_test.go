@@ -15,7 +15,7 @@ import (
 )
 
 // A resize that a pod can't have is refused when it is asked for; the refusal names the annotation.
-func TestResizes(t *testing.T) {
+func TestHostileResizes(t *testing.T) {
 	const (
 		shares = `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":50,"memMiB":8000},"side":{"gpus":1,"memPercent":5}}}`
 		placed = `{"version":"v1alpha1","node":"n","containers":{"main":{"mode":"limiter","devices":[{"uuid":"GPU-0","core":50,"memMiB":8000}]},"side":{"mode":"mps","devices":[{"uuid":"GPU-0","memMiB":80}]}}}`
