@@ -19,7 +19,7 @@ import (
 // commands are the plugin's subcommands as a reader of the docs types them, and words of a
 // line that each prints once the story is told.
 var commands = map[string]struct{ args, prints string }{
-	"advise":     {"-n " + namespace + " -o json", `"kind": "AdviceList"`},
+	"advise":     {"-n " + namespace + " -o json", `"AdviceList",`},
 	"check":      {"|| [ $? = 1 ]", "policies ok … admission policies are in force"}, // its parts run as processes, not as pods
 	"classes":    {"", "No GPU classes:"},
 	"completion": {"bash", "complete -F …kubectl-vernier kubectl-vernier"},
