@@ -5,6 +5,7 @@ package allocator
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -154,9 +155,11 @@ func collectNode(to chan<- prometheus.Metric, l *v1alpha1.SliceLedger) {
 		to <- prometheus.MustNewConstMetric(agentReachable, prometheus.GaugeValue, reachable, l.Name)
 	}
 	drifted := 0.
-	for i := range l.Status.Slices {
-		if l.Status.Slices[i].InForce != nil {
-			drifted++
+	if slices.ContainsFunc(l.Status.Slices, func(s v1alpha1.SliceStatus) bool { return s.InForce != nil }) {
+		for _, s := range view.SlicesOf(l) {
+			if s.State == view.StateDrifted {
+				drifted++
+			}
 		}
 	}
 	if drifted > 0 {

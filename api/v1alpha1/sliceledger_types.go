@@ -250,5 +250,11 @@ func (s *Slice) Of() Amounts {
 	return Amounts{Core: s.Core, Mem: s.Mem}
 }
 
+// Drifted reports whether a container has other amounts than the slice, which is not being
+// resized: somebody has edited the spec.
+func (s *Slice) Drifted(status *SliceStatus) bool {
+	return s.Resize == nil && status.InForce != nil && *status.InForce != Amounts{Core: s.Core, Mem: s.Mem}
+}
+
 // EffectiveMode is the slice's mode, with the default applied.
 func (s *Slice) EffectiveMode() Mode { return cmp.Or(s.Mode, ModeLimiter) }

@@ -114,7 +114,10 @@ func SlicesOf(l *v1alpha1.SliceLedger) []Slice {
 			case ok:
 				v.State, v.Mode, v.Note, v.IdleSince = StateAttached, st.Mode, st.Note, st.IdleSince
 				v.MemoryGuarantee, v.ComputeGuarantee = st.Memory, st.Compute
-				if has := st.InForce; has != nil {
+				switch has := st.InForce; {
+				case s.Resize != nil:
+					v.Note = "it is being resized to " + v1alpha1.AmountsText(s.Resize.Core, s.Resize.Mem)
+				case s.Drifted(&st):
 					v.State, v.InForce = StateDrifted, has
 					v.Note = "it runs with " + v1alpha1.AmountsText(has.Core, has.Mem) + ": the ledger was edited"
 				}

@@ -103,4 +103,13 @@ func TestDrifted(t *testing.T) {
 	if len(got) != 1 || got[0].State != StateDrifted || got[0].Core != 20 || got[0].InForce.Core != 50 || got[0].Note != "it runs with 50 % compute and 200 MiB: the ledger was edited" {
 		t.Errorf("%+v", got)
 	}
+	for _, edit := range []func(*v1alpha1.Slice){
+		func(s *v1alpha1.Slice) { s.Core, s.Mem = 50, 200 }, // resized
+		func(s *v1alpha1.Slice) { s.Resize = &v1alpha1.SliceResize{} },
+	} {
+		edit(&l.Spec.Devices[0].Slices[0])
+		if got := SlicesOf(&l); got[0].State != StateAttached || got[0].InForce != nil {
+			t.Errorf("resized: %+v", got[0])
+		}
+	}
 }
