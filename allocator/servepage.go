@@ -55,6 +55,11 @@ func servePage(mgr manager.Manager, kube kubernetes.Interface, core coreinformer
 			node, _ := nodes.Get(name) // or there is none
 			return node
 		},
+		Advice: func(ctx context.Context) ([]v1alpha1.SliceAdvice, error) {
+			list := &v1alpha1.SliceAdviceList{}
+			err := mgr.GetCache().List(ctx, list, client.UnsafeDisableDeepCopy)
+			return list.Items, err
+		},
 		Classes: func(ctx context.Context) ([]v1alpha1.GPUClass, error) {
 			list := &v1alpha1.GPUClassList{}
 			err := mgr.GetCache().List(ctx, list, client.UnsafeDisableDeepCopy)

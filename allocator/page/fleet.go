@@ -11,8 +11,10 @@ import (
 	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/api/advice"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -75,6 +77,8 @@ type Part struct {
 	Owner, Workload string
 	// Use is what the container uses of it now; nil where nobody says.
 	Use *view.Use
+	// Advice is how much its workload should request, empty where nobody says.
+	Advice string
 	// Hue numbers the namespace.
 	Hue uint32
 }
@@ -187,6 +191,7 @@ func (s Sources) read(ctx context.Context, choice Choice, sees bool) (*Fleet, er
 	f.Nodes = f.Map[(f.Page-1)*nodesPerPage : min(f.Page*nodesPerPage, len(f.Map))]
 	if sees {
 		s.use(ctx, f.Nodes)
+		s.advise(ctx, f.Nodes)
 	}
 	if f.Waiting, err = s.waiting(ctx, ledgers); err != nil {
 		return nil, err
@@ -225,6 +230,31 @@ func (s Sources) use(ctx context.Context, nodes []Node) {
 			for k := range g.Parts {
 				p := &g.Parts[k]
 				p.Use = uses[key{p.Namespace, p.Pod, p.Container, p.UUID}]
+			}
+		}
+	}
+}
+
+// advise puts beside the grants of nodes how much their workloads should request.
+func (s Sources) advise(ctx context.Context, nodes []Node) {
+	all, err := s.Advice(ctx)
+	if err != nil || len(all) == 0 {
+		return
+	}
+	of := make(map[types.NamespacedName]string, len(all))
+	for i := range all {
+		if a := &all[i]; a.Status.Confidence != "" {
+			of[types.NamespacedName{Namespace: a.Namespace, Name: a.Name}] = fmt.Sprintf("%s (%s)",
+				v1alpha1.AmountsText(a.Status.Advice.Core, a.Status.Advice.MemMiB), a.Status.Confidence)
+		}
+	}
+	for _, n := range nodes {
+		for _, g := range n.GPUs {
+			for i := range g.Parts {
+				p := &g.Parts[i]
+				if pod, err := s.Pod(p.Namespace, p.Pod); err == nil && pod.UID == p.PodUID {
+					p.Advice = of[types.NamespacedName{Namespace: p.Namespace, Name: advice.ObjectName(advice.Workload(&pod.ObjectMeta), p.Container)}]
+				}
 			}
 		}
 	}

@@ -83,6 +83,7 @@ func sources(ledgers ...*v1alpha1.SliceLedger) Sources {
 		Pod:     func(_, name string) (*corev1.Pod, error) { return nil, errors.New("no " + name) },
 		Node:    func(string) *corev1.Node { return nil },
 		Uses:    func(context.Context, []string) map[string]usage.Reading { return nil },
+		Advice:  func(context.Context) ([]v1alpha1.SliceAdvice, error) { return nil, nil },
 		Events: func(context.Context) ([]corev1.Event, error) {
 			return []corev1.Event{event("early", "needs <b>30</b> core", noon.Add(2*time.Minute)), event("early", "old words", noon.Add(time.Minute))}, nil
 		},

@@ -55,6 +55,18 @@ func TestUse(t *testing.T) {
 			t.Errorf("no %q", want)
 		}
 	}
+	s.Pod = func(namespace, name string) (*corev1.Pod, error) {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: one.Spec.Devices[0].Slices[0].Pod}}, nil
+	}
+	s.Advice = func(context.Context) ([]v1alpha1.SliceAdvice, error) {
+		a := v1alpha1.SliceAdvice{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "pod.train.main"}}
+		a.Status.Advice, a.Status.Confidence = v1alpha1.GPUAmounts{Core: 25, MemMiB: 120}, v1alpha1.ConfidenceHigh
+		return []v1alpha1.SliceAdvice{a}, nil
+	}
+	text = ask(newPage(s, keys{}), http.MethodGet, "/", "good", nil).Body.String()
+	if n := strings.Count(text, `data-l="advice">25 % compute and 120 MiB (high)<`); n != 2 {
+		t.Errorf("advice is shown %d times, want at both slices of train", n)
+	}
 	if !slices.Equal(asked, []string{"gpu-1", "gpu-2"}) {
 		t.Errorf("asked of %q", asked)
 	}

@@ -36,6 +36,8 @@ type Sources struct {
 	Events func(context.Context) ([]corev1.Event, error)
 	// Uses is what is known of the containers' use on nodes. It does not wait for what isn't.
 	Uses func(ctx context.Context, nodes []string) map[string]usage.Reading
+	// Advice is all that there is. With an error nothing is shown of it.
+	Advice func(context.Context) ([]v1alpha1.SliceAdvice, error)
 }
 
 // waitingShown bounds the list, oldest first, and demandsShown those for which the ledgers are looked
