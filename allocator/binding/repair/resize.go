@@ -25,11 +25,11 @@ func (r *Reconciler) resize(ctx context.Context, node string) error {
 	if known == nil {
 		return nil
 	}
-	ledger := known
+	ledger, pending := known, resizing.Pending(known)
 	steps := map[*corev1.Pod]resizing.Next{}
 	var pods []*corev1.Pod
 	for _, pod := range podstate.OldestFirst(r.Cache.Granted(known)) {
-		if pod.Spec.NodeName != node || podstate.Terminal(pod) || !resizing.Concerns(pod) && !resizing.Pending(pod, known) {
+		if pod.Spec.NodeName != node || podstate.Terminal(pod) || !resizing.Concerns(pod) && !pending[pod.UID] {
 			continue
 		}
 		step := resizing.Step(pod, ledger)
@@ -43,9 +43,12 @@ func (r *Reconciler) resize(ctx context.Context, node string) error {
 			return err
 		}
 	}
+	pending = resizing.Pending(ledger)
 	for _, pod := range pods {
-		if err := r.setPlacement(ctx, pod, ledger); err != nil {
-			return err
+		if !pending[pod.UID] {
+			if err := r.setPlacement(ctx, pod, ledger); err != nil {
+				return err
+			}
 		}
 		if err := r.setResize(ctx, pod, steps[pod]); err != nil {
 			return err
@@ -82,11 +85,10 @@ func (r *Reconciler) setResize(ctx context.Context, pod *corev1.Pod, step resizi
 	return nil
 }
 
-// setPlacement writes what the pod's slices are now, where some were resized and none is being
-// resized.
+// setPlacement writes what the pod's slices are now.
 func (r *Reconciler) setPlacement(ctx context.Context, pod *corev1.Pod, ledger *v1alpha1.SliceLedger) error {
 	placed := grants.PlacementOf(ledger, pod)
-	if placed == nil || resizing.Pending(pod, ledger) {
+	if placed == nil {
 		return nil
 	}
 	was, err := podrequest.PlacementOf(pod)

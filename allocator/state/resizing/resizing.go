@@ -11,10 +11,10 @@ package resizing
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/state/grants"
@@ -36,9 +36,20 @@ func Concerns(pod *corev1.Pod) bool {
 	return len(to) > 0 || err != nil || ConditionOf(pod) != nil
 }
 
-// Pending reports whether slices of the pod are being resized.
-func Pending(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) bool {
-	return slices.ContainsFunc(slicesOf(pod, ledger), func(s slice) bool { return s.Resize != nil })
+// Pending are the pods of which slices are being resized.
+func Pending(ledger *v1alpha1.SliceLedger) map[types.UID]bool {
+	var pods map[types.UID]bool
+	for i := range ledger.Spec.Devices {
+		for _, s := range ledger.Spec.Devices[i].Slices {
+			if s.Resize != nil {
+				if pods == nil {
+					pods = map[types.UID]bool{}
+				}
+				pods[s.Pod] = true
+			}
+		}
+	}
+	return pods
 }
 
 // ConditionOf is the pod's condition of its resize, nil without one.
@@ -62,7 +73,7 @@ type Next struct {
 func Step(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) Next {
 	to, err := podrequest.ResizeOf(pod)
 	text := to.String()
-	if Pending(pod, ledger) {
+	if Pending(ledger)[pod.UID] {
 		return finish(pod, ledger, to)
 	}
 	is := ConditionOf(pod)
