@@ -45,7 +45,7 @@ func collectors(part string) ([]prometheus.Collector, error) {
 			return nil, fmt.Errorf("the registry cannot be listed")
 		}
 		a := allocator.New(allocator.Config{Clock: clock.RealClock{}, IdleAfter: time.Minute})
-		a.SetLedger(&v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{Slices: []v1alpha1.Slice{{Owner: "namespace/pod"}}}}}, Status: v1alpha1.SliceLedgerStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAgentReachable}}, Devices: make([]v1alpha1.DeviceStatus, 1), Slices: []v1alpha1.SliceStatus{{InForce: &v1alpha1.Amounts{}, IdleSince: &metav1.Time{}}}}})
+		a.SetLedger(&v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{Slices: []v1alpha1.Slice{{Owner: "namespace/pod"}}}}}, Status: v1alpha1.SliceLedgerStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAgentReachable}}, Devices: make([]v1alpha1.DeviceStatus, 1), Slices: []v1alpha1.SliceStatus{{InForce: &v1alpha1.Amounts{Core: 1}, IdleSince: &metav1.Time{}}}}})
 		return []prometheus.Collector{global, a.Collector()}, nil
 	}
 	return nil, fmt.Errorf("no part %q", part)
