@@ -83,7 +83,7 @@ func TestForgedPastAdmissionGetsNothing(t *testing.T) {
 
 // The API server itself refuses a ledger that exceeds a device: Invariant 1
 // against whoever writes.
-func TestLedgerCannotBeOvercommitted(t *testing.T) {
+func TestLedgerCannotBeOverbooked(t *testing.T) {
 	p := awaitReady(t, create(t, newPod("booked").share(60, 60).on(small)))
 	err := changeLedger(t, small, func(l *v1alpha1.SliceLedger) {
 		for i := range l.Spec.Devices {
