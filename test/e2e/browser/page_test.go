@@ -77,6 +77,7 @@ func serve(t testing.TB, gpus int) (f *fleet, url string) {
 		Classes: func(context.Context) ([]v1alpha1.GPUClass, error) { return nil, nil },
 		Pod:     func(_, name string) (*corev1.Pod, error) { return nil, errors.New("no " + name) },
 		Events:  func(context.Context) ([]corev1.Event, error) { return nil, nil },
+		Advice:  func(context.Context) ([]v1alpha1.SliceAdvice, error) { return nil, nil },
 		Uses:    func(context.Context, []string) map[string]usage.Reading { return nil },
 	}, page.Accesses{Ledgers: f, Use: f}, logr.Discard())
 	s := httptest.NewServer(p)
