@@ -43,7 +43,7 @@ type resizer struct {
 	inForce func(mode.Container) []ledger.Grant
 	// atLeast are a container's slices with no less than what is in force.
 	atLeast func(mode.Container) []ledger.Grant
-	// notice tells programs what is in force, and with a deadline what will be.
+	// notice writes what is in force for programs to read, and with a deadline what will be.
 	notice func(c mode.Container, now time.Time, next []ledger.Grant, deadline time.Time) error
 	// grace is how long programs have to free memory for a smaller share; deadlines are those of
 	// resizes that wait for it, by the runtime's id.
@@ -224,7 +224,7 @@ func (r *resizer) one(e attach.Entry, grants []ledger.Grant) error {
 	return nil
 }
 
-// waits reports whether the container's programs still have time to free memory, and tells them so
+// waits reports whether the container's programs still have time to free memory. It gives them notice
 // once.
 func (r *resizer) waits(e attach.Entry, grants []ledger.Grant) bool {
 	if r.grace <= 0 {

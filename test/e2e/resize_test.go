@@ -99,7 +99,7 @@ func TestResize(t *testing.T) {
 		took = append(took, time.Since(from))
 	}
 	slices.Sort(took)
-	t.Logf("a resize is in force and told after %s at p50, %s at the slowest of 40", took[20], took[39])
+	t.Logf("a resize is in force and reported after %s at p50, %s at the slowest of 40", took[20], took[39])
 }
 
 // A pod whose limits have no room begins with less, as long as that has. Its node shows the difference.

@@ -180,7 +180,7 @@ func sumOf(d *v1alpha1.DeviceLedger) (sum placement.Amount) {
 // force. A container of which it does not report that yet goes on counting with the larger.
 //
 // The condition of a resize that is in force follows from that ledger. One that was refused is
-// told here, if the annotation still asks for it.
+// reported here, if the annotation still asks for it.
 func finish(pod *corev1.Pod, ledger *v1alpha1.SliceLedger, to v1alpha1.Resize) Next {
 	next, refused := ledger.DeepCopy(), ""
 	asked := to != nil

@@ -66,25 +66,25 @@ func TestStepsOfAResize(t *testing.T) {
 	}
 }
 
-// What the node agent refuses counts as it is in force, and is told as long as it is asked for.
+// A refused resize counts as it is in force. The condition names it while the annotation asks for it.
 func TestStepRefused(t *testing.T) {
-	for _, meanwhile := range []bool{false, true} {
+	for _, changed := range []bool{false, true} {
 		p, l := world(`{"c":{"memMiB":20}}`)
 		l = Step(p, l).Ledger
 		full := *sliceIn(l, p).Asked
 		report(l, p, 8, full, "2000 MiB are in use")
-		if meanwhile {
+		if changed {
 			p.Annotations[v1alpha1.AnnotationResize] = `{"c":{"memMiB":30}}`
 		}
 		next := Step(p, l)
 		if s := sliceIn(next.Ledger, p); s.Mem != full.Mem || s.Resize != nil || s.Asked != nil {
 			t.Errorf("a refused shrink leaves %+v", s)
 		}
-		if told := next.Reason == ReasonInfeasible && strings.Contains(next.Message, "2000 MiB are in use"); told == meanwhile {
-			t.Errorf("something else asked for since: %t, condition %+v", meanwhile, next)
+		if named := next.Reason == ReasonInfeasible && strings.Contains(next.Message, "2000 MiB are in use"); named == changed {
+			t.Errorf("something else asked for since: %t, condition %+v", changed, next)
 		}
 		p.Status.Conditions = []corev1.PodCondition{{Type: v1alpha1.PodConditionResize, Status: corev1.ConditionTrue, Reason: next.Reason, Message: next.Message}}
-		if again := Step(p, next.Ledger); (again.Ledger != nil) != meanwhile {
+		if again := Step(p, next.Ledger); (again.Ledger != nil) != changed {
 			t.Errorf("then: %+v", again)
 		}
 	}
