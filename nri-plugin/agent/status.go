@@ -113,8 +113,8 @@ const (
 // maxDrifted is how many slices the condition names.
 const maxDrifted = 3
 
-// drift says of which containers the spec grants other amounts than they run with: what they
-// were given at their creation does not change, so somebody has edited the spec. The
+// drift says of which containers the spec grants other amounts than they run with. Those change by
+// a resize alone, so without one somebody has edited the spec. The
 // condition is there from the first time on.
 func (a *agent) drift(s *v1alpha1.SliceLedgerStatus) {
 	var drifted []string

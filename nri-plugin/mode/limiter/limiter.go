@@ -4,7 +4,7 @@
 // container's processes, and the driver's own memory limit where there is
 // one.
 //
-// It never touches what a running container was given.
+// It changes the amounts of a running container by Resize alone.
 package limiter
 
 import (
