@@ -91,6 +91,7 @@ func worst() map[string]func(*corev1.Pod) {
 		"a long list of shares": func(p *corev1.Pod) {
 			annotate(p, api.AnnotationShares, `{"version":"v1alpha1","containers":{"`+strings.Repeat("x", 250<<10)+`}}}`)
 		},
+		"a long resize": func(p *corev1.Pod) { annotate(p, api.AnnotationResize, strings.Repeat("x", 250<<10)) },
 		"a long list of shares, of many containers": func(p *corev1.Pod) {
 			annotate(p, api.AnnotationShares, `{"version":"v1alpha1","containers":{"`+strings.Repeat("x", 250<<10)+`}}}`)
 			containers(511, func(_ int, c *corev1.Container) {
@@ -266,6 +267,7 @@ func TestHostileCosts(t *testing.T) {
 				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Binding"}, ObjectMeta: metav1.ObjectMeta{Annotations: pod.Annotations}}, user: tenant})
 			check("vernier-pod-changes", what+" as before", request{object: pod, old: pod.DeepCopy(), user: tenant})
 			check("vernier-pod-changes", "a change to "+what, request{object: pod, old: before, user: tenant})
+			check("resizes.vernier.dev", "a change to "+what, request{object: pod, old: before, user: tenant})
 			if !refused {
 				for _, sub := range []string{"", "status"} {
 					check("vernier-pod-changes", what+" by the allocator/"+sub, request{object: pod, old: pod.DeepCopy(), subresource: sub, user: allocator})
