@@ -12,20 +12,21 @@ import (
 	"testing"
 
 	"vernier.dev/vernier/api/advice"
+	"vernier.dev/vernier/test/bench/usage"
 	"vernier.dev/vernier/test/must"
 )
 
 const head = "t_s,pod,duty_percent,memory_mib\n"
 
-// write makes a trace.
+// write makes a folder with a trace.
 func write(t *testing.T, text string) string {
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
 	must.Get(w.Write([]byte(text)))(t)
 	must.Do(t, w.Close())
-	path := filepath.Join(t.TempDir(), "pods.csv.gz")
-	must.Do(t, os.WriteFile(path, packed.Bytes(), 0o600))
-	return path
+	folder := t.TempDir()
+	must.Do(t, os.WriteFile(filepath.Join(folder, "pods.csv.gz"), packed.Bytes(), 0o600))
+	return folder
 }
 
 // small has a pod that stays as it is, one that grows in the second half, and one that begins in it.
@@ -44,7 +45,7 @@ func small(t *testing.T) []*pod {
 		}
 		fmt.Fprintf(&text, "%d,same,%d,%s\n%d,more,20,%d\n", at, i%20, mem, at, 10240+grown)
 	}
-	return must.Get(load(write(t, text.String())))(t)
+	return halve(must.Get(usage.Load(write(t, text.String())))(t))
 }
 
 // The figures can be worked out by hand: 15 % of 10,240 MiB do not reach the 12,288 MiB of one pod, nor the
@@ -105,7 +106,7 @@ func TestLoad_WhenATraceIsWrong(t *testing.T) {
 		head + "1,a,5,1e30\n":     "line 2: column 4",
 		head + "1,a\n":            "wrong number of fields",
 	} {
-		if _, err := load(write(t, text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := usage.Load(write(t, text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %s", text, err, want)
 		}
 	}
