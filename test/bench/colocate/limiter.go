@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"vernier.dev/vernier/test/bench/colocate/sim"
+)
+
+// tolerance is how far the model may be from the limiter, in points of a device.
+const tolerance = 2.0
+
+// load and container are what TestReplay of vgpu-limiter/tests reads.
+type load struct {
+	Seconds    int         `json:"seconds"`
+	Containers []container `json:"containers"`
+}
+
+type container struct {
+	Quota  int          `json:"quota"`
+	Bursts bool         `json:"bursts"`
+	Pieces [][2]float64 `json:"pieces"`
+	Again  bool         `json:"again"`
+}
+
+// measured is what it answers: percent of the device, and how long a piece took in seconds, by container.
+type measured struct {
+	Parts []float64 `json:"parts"`
+	Took  []float64 `json:"took"`
+}
+
+// replayer has loads run under a limiter.
+type replayer func([]load) ([]measured, error)
+
+// loadOf has a minute's slices as containers, but for an idle one that wants nothing.
+func loadOf(m sim.Minute) load {
+	l := load{Seconds: int(step)}
+	for i, quota := range m.Quotas {
+		c := container{Quota: int(math.Round(100 * quota)), Bursts: m.Bursts}
+		for _, p := range m.Pieces[i] {
+			c.Pieces = append(c.Pieces, [2]float64{p.At, p.Work})
+		}
+		l.Containers = append(l.Containers, c)
+	}
+	if m.Idle > 0 {
+		l.Containers = append(l.Containers, container{Pieces: [][2]float64{{sim.BatchStep/m.Idle - sim.BatchStep, sim.BatchStep}}, Again: true})
+	}
+	return l
+}
+
+// model is the percent of the device that the simulation gives to each of these containers.
+func model(l sim.Limiter, m sim.Minute) (parts []float64) {
+	d := sim.Device{Limiter: l}
+	for i, quota := range m.Quotas {
+		slice := sim.NewLoad(quota, m.Bursts)
+		slice.Add(m.Pieces[i]...)
+		d.Loads = append(d.Loads, slice)
+	}
+	done := d.Run(0, step, m.Idle)
+	for _, got := range done.Loads {
+		parts = append(parts, 100*got/step)
+	}
+	if m.Idle > 0 {
+		parts = append(parts, 100*done.Idle/step)
+	}
+	return parts
+}
+
+// calibrate measures what sharing costs: a slice with pieces of a request and then of 10 s, beside an idle slice that
+// always has work.
+func calibrate(replay replayer, request float64) (sim.Limiter, error) {
+	var loads []load
+	lengths := [2]float64{request, 10}
+	for _, length := range lengths {
+		m := sim.Minute{Quotas: []float64{0.5}, Bursts: true, Pieces: make([][]sim.Piece, 1), Idle: 1}
+		for at := 1.0; at+2*length < step; at += 2*length + 1 {
+			m.Pieces[0] = append(m.Pieces[0], sim.Piece{At: at, Work: length})
+		}
+		loads = append(loads, loadOf(m))
+	}
+	got, err := replay(loads)
+	if err != nil {
+		return sim.Limiter{}, err
+	}
+	perSecond := (got[1].Took[0]-got[0].Took[0])/(lengths[1]-lengths[0]) - 1
+	l := sim.Limiter{Slack: max(0, perSecond/(1+perSecond))}
+	l.LateStart = max(0, got[0].Took[0]-lengths[0]/(1-l.Slack))
+	// What the idle slice had while pieces were under way, and how many these were.
+	var had, pieces, working [2]float64
+	for i, m := range got {
+		pieces[i] = float64(len(loads[i].Containers[0].Pieces))
+		working[i] = pieces[i] * (m.Took[0] - l.LateStart)
+		had[i] = step*m.Parts[1]/100 - (step - working[i])
+	}
+	l.Least = max(0, had[1]/working[1])
+	l.TurnLoss = max(0, (l.Least*working[0]-had[0])/pieces[0])
+	return l, nil
+}
+
+// validate compares the model with the limiter, by minutes. It returns the largest difference of a container's part
+// and of the busy time, in points. More than the tolerance is an error, which names each such minute.
+func validate(replay replayer, l sim.Limiter, minutes []sim.Minute) (part, busy float64, err error) {
+	var loads []load
+	for _, m := range minutes {
+		loads = append(loads, loadOf(m))
+	}
+	got, err := replay(loads)
+	if err != nil {
+		return 0, 0, err
+	}
+	for i, m := range minutes {
+		want, sum := model(l, m), 0.0
+		if len(want) != len(got[i].Parts) {
+			return 0, 0, fmt.Errorf("minute %d: the limiter has %d containers, the model %d", i, len(got[i].Parts), len(want))
+		}
+		worst := 0.0
+		for j, w := range want {
+			sum += w - got[i].Parts[j]
+			worst = max(worst, math.Abs(w-got[i].Parts[j]))
+		}
+		part, busy = max(part, worst), max(busy, math.Abs(sum))
+		if max(worst, math.Abs(sum)) > tolerance {
+			err = errors.Join(err, fmt.Errorf("minute %d: the model has %.1f, the limiter %.1f, of %+v", i, want, got[i].Parts, loads[i].Containers))
+		}
+	}
+	return part, busy, err
+}
+
+// onLimiter runs loads under the real limiter on the simulated GPU, by a clock of their own. It needs go, gcc and
+// make, as the limiter's tests do.
+func onLimiter(loads []load) (got []measured, err error) {
+	dir, err := os.MkdirTemp("", "colocate")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	in, out := filepath.Join(dir, "loads"), filepath.Join(dir, "measured")
+	text, err := json.Marshal(loads)
+	if err == nil {
+		err = os.WriteFile(in, text, 0o600)
+	}
+	if err != nil {
+		return nil, err
+	}
+	test := exec.Command("go", "test", "-count=1", "-timeout=1h", "-run=^TestReplay$", "vernier.dev/vernier/vgpu-limiter/tests", "-replay="+in, "-measured="+out)
+	if text, err := test.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%v: %w\n%s", test.Args, err, text)
+	}
+	if text, err = os.ReadFile(out); err != nil {
+		return nil, err
+	}
+	if err = json.Unmarshal(text, &got); err == nil && len(got) != len(loads) {
+		err = fmt.Errorf("%d loads were replayed, %d measured", len(loads), len(got))
+	}
+	return got, err
+}
+
+// sample keeps minutes in which guaranteed work and an idle slice meet, each as probable as any other. Half are
+// those in which two pods or more work.
+type sample struct {
+	random *rand.Rand
+	// each is how many minutes of a kind are kept.
+	each int
+	kept [2][]sim.Minute
+	seen [2]int
+}
+
+func (s *sample) add(m sim.Minute) {
+	working := 0
+	for _, p := range m.Pieces {
+		working += min(1, len(p))
+	}
+	if working == 0 || m.Idle == 0 {
+		return
+	}
+	kind := min(working, 2) - 1
+	s.seen[kind]++
+	if len(s.kept[kind]) < s.each {
+		s.kept[kind] = append(s.kept[kind], m)
+	} else if i := s.random.IntN(s.seen[kind]); i < s.each {
+		s.kept[kind][i] = m
+	}
+}
