@@ -128,7 +128,7 @@ func validate(replay replayer, l sim.Limiter, minutes []sim.Minute) (part, busy 
 		}
 		part, busy = max(part, worst), max(busy, math.Abs(sum))
 		if max(worst, math.Abs(sum)) > tolerance {
-			err = errors.Join(err, fmt.Errorf("minute %d: the model has %.1f, the limiter %.1f, of %+v", i, want, got[i].Parts, loads[i].Containers))
+			err = errors.Join(err, fmt.Errorf("minute %d: the model has %.1f, the limiter %.1f, for quotas of %v and an idle slice that wants %.2f", i, want, got[i].Parts, m.Quotas, m.Idle))
 		}
 	}
 	return part, busy, err

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/bench/colocate/sim"
 	"vernier.dev/vernier/test/bench/usage"
 )
@@ -32,6 +33,7 @@ type options struct {
 	folder, synthetic, picture string
 	seeds, minutes             int
 	request                    time.Duration
+	core                       int
 	jobMem                     float64
 }
 
@@ -43,6 +45,7 @@ func run() error {
 	flag.IntVar(&o.seeds, "seeds", 10, "how many seeds")
 	flag.IntVar(&o.minutes, "minutes", 50, "how many minutes of a device to compare with the real limiter")
 	flag.DurationVar(&o.request, "request", time.Second, "device `time` of one inference request")
+	flag.IntVar(&o.core, "core", 0, "`percent` of compute that owners ask for; 0: the pod's peak")
 	flag.Float64Var(&o.jobMem, "job-mem", 1, "`factor` of the memory of batch jobs")
 	flag.Parse()
 	if err := o.check(flag.Args()); err != nil {
@@ -63,10 +66,10 @@ func run() error {
 	minutes := o.sample(pods, l)
 	part, busy, err := validate(onLimiter, l, minutes)
 	if err != nil {
-		return fmt.Errorf("the model is more than %.0f points off the limiter, so its figures say nothing:\n%w", tolerance, err)
+		return fmt.Errorf("the model is more than %.0f points off the limiter, so there are no figures:\n%w", tolerance, err)
 	}
 	var rows []row
-	for _, s := range stages {
+	for _, s := range o.stages() {
 		rows = append(rows, o.play(pods, s, l))
 	}
 	fmt.Printf("%s, %d seeds, requests of %v. Limiter: %s.\n%d minutes on the limiter: a slice is %.1f points off the model at most, the busy time %.1f.\n\n",
@@ -90,11 +93,15 @@ func (o *options) check(rest []string) error {
 		return fmt.Errorf("-seeds is 1 or more, -minutes 2 or more; see -help")
 	case o.request < 10*time.Millisecond || o.request > 5*time.Second:
 		return fmt.Errorf("-request is from 10ms to 5s; see -help")
+	case o.core < 0 || o.core > int(api.WholeGPU):
+		return fmt.Errorf("-core is from 0 to 100; see -help")
 	case !(o.jobMem > 0 && o.jobMem <= 100):
 		return fmt.Errorf("-job-mem is above 0, and 100 at most; see -help")
 	}
 	return nil
 }
+
+func (o *options) stages() []stage { return stages(api.Percent(o.core)) }
 
 func (o *options) config(s stage, l sim.Limiter, onOff bool) sim.Config {
 	return sim.Config{Policy: s.policy, Limiter: l, OnOff: onOff, Request: o.request.Seconds(), Step: step, JobMem: o.jobMem}
@@ -102,7 +109,8 @@ func (o *options) config(s stage, l sim.Limiter, onOff bool) sim.Config {
 
 // sample is minutes of devices in the last stage, with both models of what happens within a sample.
 func (o *options) sample(pods []usage.Pod, l sim.Limiter) []sim.Minute {
-	last := stages[len(stages)-1]
+	all := o.stages()
+	last := all[len(all)-1]
 	s := &sample{random: rand.New(rand.NewPCG(1, 0)), each: o.minutes / 2}
 	for _, onOff := range []bool{false, true} {
 		c := o.config(last, l, onOff)

@@ -25,33 +25,37 @@ type stage struct {
 	slice func(p usage.Pod, before []usage.Point) advice.Amount
 }
 
-var stages = []stage{
-	{"whole GPUs", sim.Policy{Whole: true}, whole},
-	{"exact slices", sim.Policy{}, exact},
-	{"advice", sim.Policy{}, advised},
-	{"bursting", sim.Policy{Bursts: true}, advised},
-	{"idle slices", sim.Policy{Bursts: true, Idle: true}, advised},
-	{"lending", sim.Policy{Bursts: true, Idle: true, Lends: true}, advised},
+// stages are all steps, for owners who ask for so much compute, 0 for each pod's peak.
+func stages(core api.Percent) []stage {
+	whole := func(usage.Pod, []usage.Point) advice.Amount {
+		return advice.Amount{Core: api.WholeGPU, Mem: sim.DeviceMem}
+	}
+	requested := func(p usage.Pod, _ []usage.Point) advice.Amount { return exact(p, core) }
+	advised := func(p usage.Pod, before []usage.Point) advice.Amount { return advised(exact(p, core), before) }
+	return []stage{
+		{"whole GPUs", sim.Policy{Whole: true}, whole},
+		{"exact slices", sim.Policy{}, requested},
+		{"advice", sim.Policy{}, advised},
+		{"bursting", sim.Policy{Bursts: true}, advised},
+		{"idle slices", sim.Policy{Bursts: true, Idle: true}, advised},
+		{"lending", sim.Policy{Bursts: true, Idle: true, Lends: true}, advised},
+	}
 }
 
-func whole(usage.Pod, []usage.Point) advice.Amount {
-	return advice.Amount{Core: api.WholeGPU, Mem: sim.DeviceMem}
-}
-
-// exact is what an owner asks for who knows the pod's peaks: that of compute, and that of memory and a tenth more
-// in whole GiB.
-func exact(p usage.Pod, _ []usage.Point) advice.Amount {
+// exact is what an owner asks for who knows the pod's peaks: that of compute, unless it is given, and that of
+// memory and a tenth more in whole GiB.
+func exact(p usage.Pod, core api.Percent) advice.Amount {
 	a := advice.Amount{Core: 1, Mem: 1 << 10}
 	for _, s := range p.Points {
 		a.Core = max(a.Core, api.Percent(math.Ceil(s.Duty)))
 		a.Mem = max(a.Mem, (s.Mem*11/10+1023)/1024*1024)
 	}
-	return advice.Amount{Core: a.Core, Mem: min(a.Mem, sim.DeviceMem)}
+	return advice.Amount{Core: cmp.Or(core, a.Core), Mem: min(a.Mem, sim.DeviceMem)}
 }
 
-// advised is Vernier's advice by what was seen of the pod before, and exact without that.
-func advised(p usage.Pod, before []usage.Point) advice.Amount {
-	use := advice.Use{Pods: 1, Request: exact(p, nil)}
+// advised is Vernier's advice by what was seen of a pod before, and the request without that.
+func advised(request advice.Amount, before []usage.Point) advice.Amount {
+	use := advice.Use{Pods: 1, Request: request}
 	for _, s := range before {
 		use.Observe(advice.Sample{At: epoch.Add(s.At), Lasted: usage.Interval, Core: s.Duty, Mem: s.Mem})
 	}

@@ -66,7 +66,7 @@ func costs(l sim.Limiter) string {
 
 // show prints the table. A cell has both models where they differ.
 func show(out io.Writer, rows []row) {
-	fmt.Fprintln(out, "| step | devices | busy, % | batch, % | lost, % | points more | times | busy of all devices, % | slower than a whole GPU, p50, p99 | slower than the quota, p99 | evictions a GPU-day (for lent memory) |")
+	fmt.Fprintln(out, "| step | devices | busy, % | batch, % | goodput, % | points more | times | busy of all devices, % | slower than a whole GPU, p50, p99 | slower than the quota, p99 | evictions a GPU-day (for lent memory) |")
 	fmt.Fprintln(out, "|---|---|---|---|---|---|---|---|---|---|---|")
 	first := rows[0]
 	for _, r := range rows {
@@ -81,7 +81,7 @@ func show(out io.Writer, rows []row) {
 			cell(0, func(r, _ result) float64 { return r.devices }),
 			cell(1, func(r, _ result) float64 { return r.busy() }),
 			cell(1, func(r, _ result) float64 { return r.idle }),
-			cell(2, func(r, _ result) float64 { return r.lost }),
+			cell(1, func(r, _ result) float64 { return r.busy() - r.lost }),
 			cell(1, func(r, first result) float64 { return r.busy() - first.busy() }),
 			cell(1, func(r, first result) float64 { return r.busy() / first.busy() }),
 			cell(1, func(r, first result) float64 { return r.busy() * r.devices / first.most }),
@@ -91,13 +91,14 @@ func show(out io.Writer, rows []row) {
 			cell(2, func(r, _ result) float64 { return r.evictions }),
 			cell(2, func(r, _ result) float64 { return r.forLent }))
 	}
-	deviation, refused := 0.0, 0.0
+	var most result
 	for _, r := range rows {
 		for _, m := range r.models {
-			deviation, refused = max(deviation, m.deviation), max(refused, m.refused)
+			most.deviation, most.lost, most.refused = max(most.deviation, m.deviation), max(most.lost, m.lost), max(most.refused, m.refused)
 		}
 	}
-	fmt.Fprintf(out, "\nBusy time: a standard deviation of %.2f points at most. Samples above the slice's memory: %.0f at most.\n", deviation, refused)
+	fmt.Fprintf(out, "\nAt most: a standard deviation of the busy time of %.2f points, %.2f %% of the time lost by evictions, %.0f samples above the slice's memory.\n",
+		most.deviation, most.lost, most.refused)
 }
 
 // picture is bars of the busy time, of the first model.
@@ -118,9 +119,8 @@ func picture(rows []row, source string) string {
 		x := left + 24 + float64(i)*(width-left-8)/float64(len(rows))
 		fmt.Fprintf(&b, `<rect class="g" x="%.0f" y="%.1f" width="%d" height="%.1f"/><rect class="i" x="%.0f" y="%.1f" width="%d" height="%.1f"/>`+"\n",
 			x, y(m.guaranteed), bar, y(0)-y(m.guaranteed), x, y(m.busy()), bar, y(m.guaranteed)-y(m.busy()))
-		for dy, text := range map[float64]string{y(m.busy()) - 5: fmt.Sprintf("%.1f", m.busy()), y(0) + 16: r.name, y(0) + 32: fmt.Sprintf("%.0f devices", m.devices)} {
-			fmt.Fprintf(&b, `<text x="%.0f" y="%.0f" text-anchor="middle">%s</text>`+"\n", x+bar/2, dy, text)
-		}
+		fmt.Fprintf(&b, `<g text-anchor="middle"><text x="%.0f" y="%.0f">%.1f</text><text x="%.0f" y="%.0f">%s</text><text x="%.0f" y="%.0f">%.0f devices</text></g>`+"\n",
+			x+bar/2, y(m.busy())-5, m.busy(), x+bar/2, y(0)+16, r.name, x+bar/2, y(0)+32, m.devices)
 	}
 	fmt.Fprintf(&b, `<rect class="g" x="%d" y="6" width="12" height="12"/><text x="%d" y="16">guaranteed pods</text><rect class="i" x="%d" y="6" width="12" height="12"/><text x="%d" y="16">batch work in idle slices</text><text x="%d" y="16" text-anchor="end">%s</text>
 </svg>
