@@ -87,15 +87,27 @@ func (j *job) evict() (lost float64) {
 // rests after each.
 const BatchStep = 0.1
 
-// loop is a job that takes turns between a rest and a step.
+// loop is a job that takes turns between a rest and a step. One without steps has a rest below 0.
 type loop struct{ rest, restLeft, stepLeft float64 }
 
 func newLoop(want float64) loop {
-	rest := 0.0
-	if want > 0 {
-		rest = BatchStep/want - BatchStep
+	if want <= 0 {
+		return loop{rest: -1}
 	}
+	rest := BatchStep/want - BatchStep
 	return loop{rest: rest, restLeft: rest, stepLeft: BatchStep}
+}
+
+// presence is the part of the time, from 0 to 1, in which the job does not rest while it has so little of the
+// device.
+func (l *loop) presence(part float64) float64 {
+	switch {
+	case l.rest < 0:
+		return 0
+	case part <= 0:
+		return 1
+	}
+	return BatchStep / part / (BatchStep/part + l.rest)
 }
 
 // run has the job go on for so many seconds, with a part of the device for its steps. It returns the device time

@@ -11,7 +11,8 @@ import "math"
 type Limiter struct {
 	// Slack is the part of the device, from 0 to 1, that nobody has beyond quotas while two or more work.
 	Slack float64
-	// Least is the part of the device, from 0 to 1, that the idle slice has while guaranteed work wants all.
+	// Least is the part of the device, from 0 to 1, that the idle slice has while guaranteed work wants all, and half
+	// of it where quotas leave nothing.
 	Least float64
 	// LateStart is how long a piece of guaranteed work waits, in seconds, that begins while the idle slice works.
 	LateStart float64
@@ -64,6 +65,7 @@ type Device struct {
 	Loads []*Load
 	// idleFrom is when the idle slice has the device, unless guaranteed work comes.
 	idleFrom float64
+	least    float64 // just now
 }
 
 // Done is what a device did in some time.
@@ -81,9 +83,10 @@ func (d *Device) Run(from, to, idle float64) Done {
 	done := Done{Loads: make([]float64, len(d.Loads))}
 	rates := make([]float64, len(d.Loads))
 	batch := newLoop(idle)
+	at := batch.presence(d.Least)
 	for t := from; t < to; {
 		next := d.begin(t, to, idle > 0)
-		d.share(t, rates, idle > 0)
+		d.share(t, rates, at)
 		working := false
 		for i, rate := range rates {
 			if rate > 0 {
@@ -147,8 +150,8 @@ func (d *Device) begin(t, to float64, idle bool) float64 {
 
 func (l *Load) working(t float64) bool { return len(l.queue) > 0 && l.begins <= t }
 
-// share sets what part of the device each slice has.
-func (d *Device) share(t float64, rates []float64, idle bool) {
+// share sets what part of the device each slice has, beside an idle slice that is at work for a part of the time.
+func (d *Device) share(t float64, rates []float64, idle float64) {
 	quotas, bursts, working := 0.0, 0.0, 0
 	for i, l := range d.Loads {
 		rates[i] = 0
@@ -161,12 +164,10 @@ func (d *Device) share(t float64, rates []float64, idle bool) {
 		}
 	}
 	// Bursts take what quotas leave, but the slack. Quotas give way to nothing but the idle slice's least.
-	most, burst := 1.0, 1-quotas
-	if idle {
-		most -= d.Least
-	}
-	if working > 1 || idle {
-		burst -= d.Slack
+	d.least = min(d.Least, max(d.Least/2, 1-quotas))
+	most, burst := 1-idle*d.least, 1-quotas-idle*d.Slack
+	if working > 1 {
+		burst = 1 - quotas - d.Slack
 	}
 	sum := 0.0
 	for i, l := range d.Loads {
@@ -189,7 +190,7 @@ func (d *Device) rest(rates []float64) float64 {
 	if sum == 0 {
 		return 1
 	}
-	return max(d.Least, 1-d.Slack-sum)
+	return max(d.least, 1-d.Slack-sum)
 }
 
 // end takes the first piece off the queue.

@@ -55,8 +55,13 @@ func TestDevice(t *testing.T) {
 			// It has 1.5 s before, and what is after 4 + 1 s.
 			idle: 1, want: Done{Loads: []float64{2}, Idle: 6.5, Responses: []Response{{3, 2, 4}}},
 		},
-		"its least is taken from a quota of all": {
+		"its least is taken from quotas": {
 			limiter: Limiter{Least: 0.2},
+			slices:  []slice{{quota: 0.8, pieces: []Piece{{0, 4}}}},
+			idle:    1, want: Done{Loads: []float64{4}, Idle: 6, Responses: []Response{{5, 4, 5}}},
+		},
+		"half of its least is taken from a quota of all": {
+			limiter: Limiter{Least: 0.4},
 			slices:  []slice{{quota: 1, bursts: true, pieces: []Piece{{0, 4}}}},
 			idle:    1, want: Done{Loads: []float64{4}, Idle: 6, Responses: []Response{{5, 4, 4}}},
 		},
@@ -106,6 +111,10 @@ func TestLoop(t *testing.T) {
 	l = newLoop(0.5)
 	if had := l.run(0.1, 0) + l.run(0.1, 1); !near(had, 0.1) {
 		t.Errorf("%v after a rest while others worked", had)
+	}
+	none := newLoop(0)
+	if l.presence(0) != 1 || !near(l.presence(0.5), 2.0/3) || none.presence(0) != 0 {
+		t.Error("presence:", l.presence(0), l.presence(0.5), none.presence(0))
 	}
 }
 
