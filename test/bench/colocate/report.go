@@ -71,11 +71,15 @@ func show(out io.Writer, rows []row) {
 	first := rows[0]
 	for _, r := range rows {
 		cell := func(digits int, f func(r, first result) float64) string {
-			a, b := fmt.Sprintf("%.*f", digits, f(r.models[0], first.models[0])), fmt.Sprintf("%.*f", digits, f(r.models[1], first.models[1]))
-			if a == b {
-				return a
+			text := [2]string{}
+			for i := range text {
+				unit := math.Pow10(digits)
+				text[i] = fmt.Sprintf("%.*f", digits, math.Round(unit*f(r.models[i], first.models[i]))/unit+0) // + 0: no -0
 			}
-			return a + " to " + b
+			if text[0] == text[1] {
+				return text[0]
+			}
+			return strings.Join(text[:], " to ")
 		}
 		fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %s | %s | %s | %s, %s | %s | %s (%s) |\n", r.name,
 			cell(0, func(r, _ result) float64 { return r.devices }),
