@@ -34,17 +34,13 @@ func like(l sim.Limiter, more float64) replayer {
 				}
 				m.Pieces = append(m.Pieces, pieces)
 			}
-			answer := measured{Parts: model(l, m)}
-			answer.Parts[0] += more
-			for i := range m.Quotas {
-				d := sim.Device{Limiter: l, Loads: []*sim.Load{sim.NewLoad(m.Quotas[i], m.Bursts)}}
-				d.Loads[0].Add(m.Pieces[i]...)
-				took := 0.0
-				responses := d.Run(0, step, m.Idle).Responses
-				for _, r := range responses {
-					took += r.Took / float64(len(responses))
+			parts, responses := model(l, m)
+			parts[0] += more
+			answer := measured{Parts: parts, Took: make([][]float64, len(parts))}
+			for i, list := range responses {
+				for _, r := range list {
+					answer.Took[i] = append(answer.Took[i], r.Took)
 				}
-				answer.Took = append(answer.Took, took)
 			}
 			got = append(got, answer)
 		}
@@ -71,18 +67,21 @@ func TestValidate(t *testing.T) {
 		{Quotas: []float64{0.4, 0.3}, Bursts: true, Pieces: [][]sim.Piece{{{At: 1, Work: 10}}, {{At: 2, Work: 8}}}, Idle: 0.9},
 		{Quotas: []float64{0.4}, Bursts: true, Pieces: [][]sim.Piece{{{At: 1, Work: 10}}}},
 	}
-	if part, busy, err := validate(like(right, 1.5), right, minutes); err != nil || math.Abs(part-1.5) > 1e-9 || math.Abs(busy-1.5) > 1e-9 {
-		t.Errorf("1.5 points: %v, %v, %v", part, busy, err)
+	if got, err := validate(like(right, 1.5), right, minutes); err != nil || math.Abs(got.part-1.5) > 1e-9 || math.Abs(got.busy-1.5) > 1e-9 || got.model != got.limiter {
+		t.Errorf("1.5 points: %+v, %v", got, err)
 	}
-	if _, _, err := validate(like(right, 2.5), right, minutes); err == nil || !strings.Contains(err.Error(), "minute 1: the model has") {
+	if _, err := validate(like(right, 2.5), right, minutes); err == nil || !strings.Contains(err.Error(), "minute 1: the model has") {
 		t.Errorf("2.5 points: %v", err)
 	}
 	// A limiter on which the idle slice has a fifth of guaranteed work's time.
-	if _, _, err := validate(like(sim.Limiter{Slack: 0.05, Least: 0.2}, 0), right, minutes); err == nil || strings.Contains(err.Error(), "minute 1") {
+	if _, err := validate(like(sim.Limiter{Slack: 0.05, Least: 0.2}, 0), right, minutes); err == nil || strings.Contains(err.Error(), "minute 1") {
 		t.Errorf("another limiter: %v", err)
 	}
+	if got, err := validate(like(sim.Limiter{Slack: 0.05, LateStart: 0.51}, 0), right, minutes[:1]); err != nil || got.limiter < got.model+0.005 {
+		t.Errorf("a limiter that is later: %+v, %v", got, err)
+	}
 	failed := errors.New("no limiter")
-	if _, _, err := validate(func([]load) ([]measured, error) { return nil, failed }, right, minutes); !errors.Is(err, failed) {
+	if _, err := validate(func([]load) ([]measured, error) { return nil, failed }, right, minutes); !errors.Is(err, failed) {
 		t.Errorf("without a limiter: %v", err)
 	}
 }
@@ -184,6 +183,11 @@ func TestPlay(t *testing.T) {
 	show(&twice, []row{rows[0], o.play(pods, o.stages()[1], sim.Limiter{})})
 	if line := strings.Split(twice.String(), "\n")[3]; !strings.Contains(once.String(), line+"\n") || strings.Count(once.String(), "\n") != 10 {
 		t.Errorf("no %s in\n%s", line, once.String())
+	}
+	for p99, want := range map[float64]string{1.03: ", met.", 1.04: " 4.0 % on the limiter, not met."} {
+		if got := verdict(rows, p99); !strings.HasSuffix(got, want) || verdict(rows[:1], p99) == got {
+			t.Error(got)
+		}
 	}
 	for d := xml.NewDecoder(strings.NewReader(picture(rows, "a trace"))); ; {
 		if _, err := d.Token(); err == io.EOF {

@@ -31,10 +31,10 @@ type container struct {
 	Again  bool         `json:"again"`
 }
 
-// measured is what it answers: percent of the device, and how long a piece took in seconds, by container.
+// measured is what it answers: percent of the device, and how long each piece took in seconds, by container.
 type measured struct {
-	Parts []float64 `json:"parts"`
-	Took  []float64 `json:"took"`
+	Parts []float64   `json:"parts"`
+	Took  [][]float64 `json:"took"`
 }
 
 // replayer has loads run under a limiter.
@@ -56,8 +56,8 @@ func loadOf(m sim.Minute) load {
 	return l
 }
 
-// model is the percent of the device that the simulation gives to each of these containers.
-func model(l sim.Limiter, m sim.Minute) (parts []float64) {
+// model is what the simulation gives to each of these containers, and the responses of each slice.
+func model(l sim.Limiter, m sim.Minute) (parts []float64, responses [][]sim.Response) {
 	d := sim.Device{Limiter: l}
 	for i, quota := range m.Quotas {
 		slice := sim.NewLoad(quota, m.Bursts)
@@ -71,7 +71,11 @@ func model(l sim.Limiter, m sim.Minute) (parts []float64) {
 	if m.Idle > 0 {
 		parts = append(parts, 100*done.Idle/step)
 	}
-	return parts
+	responses = make([][]sim.Response, len(d.Loads))
+	for _, r := range done.Responses {
+		responses[r.Of] = append(responses[r.Of], r)
+	}
+	return parts, responses
 }
 
 // calibrate measures what sharing costs: a slice with pieces of a request and then of 10 s, beside an idle slice that
@@ -90,14 +94,23 @@ func calibrate(replay replayer, request float64) (sim.Limiter, error) {
 	if err != nil {
 		return sim.Limiter{}, err
 	}
-	perSecond := (got[1].Took[0]-got[0].Took[0])/(lengths[1]-lengths[0]) - 1
+	var took [2]float64
+	for i, m := range got {
+		if len(m.Took[0]) == 0 {
+			return sim.Limiter{}, errors.New("no piece ended on the limiter")
+		}
+		for _, seconds := range m.Took[0] {
+			took[i] += seconds / float64(len(m.Took[0]))
+		}
+	}
+	perSecond := (took[1]-took[0])/(lengths[1]-lengths[0]) - 1
 	l := sim.Limiter{Slack: max(0, perSecond/(1+perSecond))}
-	l.LateStart = max(0, got[0].Took[0]-lengths[0]/(1-l.Slack))
+	l.LateStart = max(0, took[0]-lengths[0]/(1-l.Slack))
 	// What the idle slice had while pieces were under way, and how many these were.
 	var had, pieces, working [2]float64
 	for i, m := range got {
 		pieces[i] = float64(len(loads[i].Containers[0].Pieces))
-		working[i] = pieces[i] * (m.Took[0] - l.LateStart)
+		working[i] = pieces[i] * (took[i] - l.LateStart)
 		had[i] = step*m.Parts[1]/100 - (step - working[i])
 	}
 	l.Least = max(0, had[1]/working[1])
@@ -105,33 +118,49 @@ func calibrate(replay replayer, request float64) (sim.Limiter, error) {
 	return l, nil
 }
 
-// validate compares the model with the limiter, by minutes. It returns the largest difference of a container's part
-// and of the busy time, in points. More than the tolerance is an error, which names each such minute.
-func validate(replay replayer, l sim.Limiter, minutes []sim.Minute) (part, busy float64, err error) {
+// agreement is how far the model is from the limiter at most, in a container's part and in the busy time, in points.
+// Model and limiter are how much slower pieces were than by their quotas, at 99 %: the same pieces in both.
+type agreement struct{ part, busy, model, limiter float64 }
+
+// validate compares the model with the limiter, by minutes. A part or busy time off by more than the tolerance is an
+// error, which names each such minute.
+func validate(replay replayer, l sim.Limiter, minutes []sim.Minute) (worst agreement, err error) {
 	var loads []load
 	for _, m := range minutes {
 		loads = append(loads, loadOf(m))
 	}
-	got, err := replay(loads)
+	all, err := replay(loads)
 	if err != nil {
-		return 0, 0, err
+		return worst, err
 	}
+	var ofModel, ofLimiter []float64
 	for i, m := range minutes {
-		want, sum := model(l, m), 0.0
-		if len(want) != len(got[i].Parts) {
-			return 0, 0, fmt.Errorf("minute %d: the limiter has %d containers, the model %d", i, len(got[i].Parts), len(want))
+		parts, responses := model(l, m)
+		got := all[i]
+		if len(parts) != len(got.Parts) || len(got.Took) != len(got.Parts) {
+			return worst, fmt.Errorf("minute %d: the limiter has %d containers, the model %d", i, len(got.Parts), len(parts))
 		}
-		worst := 0.0
-		for j, w := range want {
-			sum += w - got[i].Parts[j]
-			worst = max(worst, math.Abs(w-got[i].Parts[j]))
+		part, sum := 0.0, 0.0
+		for j, want := range parts {
+			sum += want - got.Parts[j]
+			part = max(part, math.Abs(want-got.Parts[j]))
 		}
-		part, busy = max(part, worst), max(busy, math.Abs(sum))
-		if max(worst, math.Abs(sum)) > tolerance {
-			err = errors.Join(err, fmt.Errorf("minute %d: the model has %.1f, the limiter %.1f, for quotas of %v and an idle slice that wants %.2f", i, want, got[i].Parts, m.Quotas, m.Idle))
+		worst.part, worst.busy = max(worst.part, part), max(worst.busy, math.Abs(sum))
+		for j, list := range responses {
+			for k := range min(len(list), len(got.Took[j])) {
+				ofModel = append(ofModel, list[k].Took/list[k].Slice)
+				ofLimiter = append(ofLimiter, got.Took[j][k]/list[k].Slice)
+			}
+		}
+		if max(part, math.Abs(sum)) > tolerance {
+			err = errors.Join(err, fmt.Errorf("minute %d: the model has %.1f, the limiter %.1f, for quotas of %v and an idle slice that wants %.2f", i, parts, got.Parts, m.Quotas, m.Idle))
 		}
 	}
-	return part, busy, err
+	if err != nil {
+		return worst, fmt.Errorf("the model is more than %.0f points off the limiter, so there are no figures:\n%w", tolerance, err)
+	}
+	worst.model, worst.limiter = sim.Rank(ofModel, 0.99), sim.Rank(ofLimiter, 0.99)
+	return worst, nil
 }
 
 // onLimiter runs loads under the real limiter on the simulated GPU, by a clock of their own. It needs go, gcc and

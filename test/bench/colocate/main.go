@@ -43,7 +43,7 @@ func run() error {
 	flag.StringVar(&o.synthetic, "synthetic", "", "instead of a trace, pods with the duty of `genai` (inference) or philly (training)")
 	flag.StringVar(&o.picture, "picture", "", "`file` for a picture of the steps, SVG")
 	flag.IntVar(&o.seeds, "seeds", 10, "how many seeds")
-	flag.IntVar(&o.minutes, "minutes", 50, "how many minutes of a device to compare with the real limiter")
+	flag.IntVar(&o.minutes, "minutes", 300, "how many minutes of a device to compare with the real limiter")
 	flag.DurationVar(&o.request, "request", time.Second, "device `time` of one inference request")
 	flag.IntVar(&o.core, "core", 0, "`percent` of compute that owners ask for; 0: the pod's peak")
 	flag.Float64Var(&o.jobMem, "job-mem", 1, "`factor` of the memory of batch jobs")
@@ -64,17 +64,27 @@ func run() error {
 		return err
 	}
 	minutes := o.sample(pods, l)
-	part, busy, err := validate(onLimiter, l, minutes)
+	alone := slices.Clone(minutes)
+	for i := range alone {
+		alone[i].Idle = 0
+	}
+	without, err := validate(onLimiter, l, alone)
 	if err != nil {
-		return fmt.Errorf("the model is more than %.0f points off the limiter, so there are no figures:\n%w", tolerance, err)
+		return fmt.Errorf("without batch work: %w", err)
+	}
+	with, err := validate(onLimiter, l, minutes)
+	if err != nil {
+		return err
 	}
 	var rows []row
 	for _, s := range o.stages() {
 		rows = append(rows, o.play(pods, s, l))
 	}
-	fmt.Printf("%s, %d seeds, requests of %v. Limiter: %s.\n%d minutes on the limiter: a slice is %.1f points off the model at most, the busy time %.1f.\n\n",
-		source, o.seeds, o.request, costs(l), len(minutes), part, busy)
+	fmt.Printf("%s, %d seeds, requests of %v. Limiter: %s.\n", source, o.seeds, o.request, costs(l))
+	fmt.Printf("%d minutes on the limiter: a slice is %.1f points off the model at most, the busy time %.1f.\n", len(minutes), max(with.part, without.part), max(with.busy, without.busy))
+	fmt.Printf("Their requests at 99 %%, beside the quota: %.3f with batch work, %.3f without; by the model %.3f and %.3f.\n\n", with.limiter, without.limiter, with.model, without.model)
 	show(os.Stdout, rows)
+	fmt.Println(verdict(rows, with.limiter))
 	if o.picture != "" {
 		return os.WriteFile(o.picture, []byte(picture(rows, source)), 0o644)
 	}

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // replay SECONDS KERNEL_US AT_US:WORK_US ... | +PAUSE_US:WORK_US: says that it is ready, waits
-// for a byte on its input, and does pieces of work, each when its time has come and the one
-// before is done, or the same piece again and again with a pause before each. A piece is as
-// many kernels as it takes, which are launched at once and waited for. It stops after SECONDS,
-// ends 100 ms later, and prints how many pieces it did, and how long one took from its time
-// on, on average, in microseconds.
+// for a byte on its input, launches a kernel that nobody knows yet, and begins a second later.
+// It does pieces of work, each when its time has come and the one before is done, or the same
+// piece again and again with a pause before each. A piece is as many kernels as it takes, which
+// are launched at once and waited for. It prints how long each took from its time on, in
+// microseconds, stops after SECONDS, and ends 100 ms later.
 
 #include "program.h"
 
@@ -18,6 +18,11 @@ static void sleep_until(unsigned long long at) {
     nanosleep(&(struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)}, NULL);
 }
 
+static void launch(CUfunction kernel, unsigned long long ns, CUstream stream) {
+    void *params[] = {&ns};
+    must(cuLaunchKernel(kernel, 108, 1, 1, 32, 1, 1, 0, stream, params, NULL));
+}
+
 int main(int argc, char **argv) {
     CUcontext context;
     CUmodule module;
@@ -27,7 +32,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: replay SECONDS KERNEL_US AT_US:WORK_US ...\n");
         return 2;
     }
-    unsigned long long each = strtoull(argv[2], NULL, 10) * 1000, sum = 0, done = 0;
+    unsigned long long each = strtoull(argv[2], NULL, 10) * 1000;
     must(cuInit(0));
     must(cuDevicePrimaryCtxRetain(&context, 0));
     must(cuCtxSetCurrent(context));
@@ -37,7 +42,10 @@ int main(int argc, char **argv) {
     puts("ready");
     if (fflush(stdout) != 0 || getchar() == EOF)
         return 1;
-    unsigned long long began = now(), end = began + (unsigned long long)(atof(argv[1]) * 1e9), at, left, ns;
+    unsigned long long began = now() + 1000000000, end = began + (unsigned long long)(atof(argv[1]) * 1e9), at, left, ns;
+    launch(kernel, each, stream);
+    must(cuStreamSynchronize(stream));
+    sleep_until(began);
     for (int i = 3; i < argc && now() < end; i += argv[i][0] != '+') {
         if (sscanf(argv[i], "%llu:%llu", &at, &left) != 2)
             return 2;
@@ -46,16 +54,13 @@ int main(int argc, char **argv) {
         sleep_until(at);
         for (; left > 0 && now() < end; left -= ns) {
             ns = left < each ? left : each;
-            void *params[] = {&ns};
-            must(cuLaunchKernel(kernel, 108, 1, 1, 32, 1, 1, 0, stream, params, NULL));
+            launch(kernel, ns, stream);
         }
         must(cuStreamSynchronize(stream));
         if (left > 0)
             break;
-        sum += now() - at;
-        done++;
+        printf("%llu\n", (now() - at) / 1000);
     }
-    sleep_until(end + 100000000); // the device forgets who has ended
-    printf("%llu %llu\n", done, done == 0 ? 0 : sum / done / 1000);
+    sleep_until(end + 100000000); // the account of a process that has ended is lost
     return 0;
 }

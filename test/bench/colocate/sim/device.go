@@ -29,6 +29,8 @@ type Response struct {
 	// Took is what it took. Whole is what it takes on a GPU of its own, Slice in a slice of which the quota
 	// is all that it has.
 	Took, Whole, Slice float64
+	// Of is the slice's place on the device.
+	Of int
 }
 
 // Load is a guaranteed slice on a device.
@@ -109,7 +111,9 @@ func (d *Device) Run(from, to, idle float64) Done {
 			}
 			done.Loads[i] += rate * (next - t)
 			if l.left -= rate * (next - t); l.left <= 1e-9 {
-				done.Responses = append(done.Responses, l.end(next))
+				r := l.end(next)
+				r.Of = i
+				done.Responses = append(done.Responses, r)
 				ended = true
 			}
 		}

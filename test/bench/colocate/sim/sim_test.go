@@ -35,16 +35,16 @@ func TestDevice(t *testing.T) {
 		},
 		"a piece waits for the one before, also in what it is compared with": {
 			slices: []slice{{quota: 0.5, bursts: true, pieces: []Piece{{0, 2}, {1, 1}}}},
-			want:   Done{Loads: []float64{3}, Responses: []Response{{2, 2, 4}, {2, 2, 5}}},
+			want:   Done{Loads: []float64{3}, Responses: []Response{{2, 2, 4, 0}, {2, 2, 5, 0}}},
 		},
 		"bursts share by quota": {
 			slices: []slice{{quota: 0.2, bursts: true, pieces: []Piece{{0, 6}}}, {quota: 0.1, bursts: true, pieces: []Piece{{0, 3}}}},
-			want:   Done{Loads: []float64{6, 3}, Responses: []Response{{9, 6, 30}, {9, 3, 30}}},
+			want:   Done{Loads: []float64{6, 3}, Responses: []Response{{9, 6, 30, 0}, {9, 3, 30, 1}}},
 		},
 		"slack is lost to bursts, not to quotas": {
 			limiter: Limiter{Slack: 0.1},
 			slices:  []slice{{quota: 0.6, bursts: true, pieces: []Piece{{0, 3}}}, {quota: 0.4, bursts: true, pieces: []Piece{{0, 2}}}},
-			want:    Done{Loads: []float64{3, 2}, Responses: []Response{{5, 3, 5}, {5, 2, 5}}},
+			want:    Done{Loads: []float64{3, 2}, Responses: []Response{{5, 3, 5, 0}, {5, 2, 5, 1}}},
 		},
 		"the idle slice alone takes what it wants": {
 			idle: 0.5, want: Done{Idle: 5},
@@ -53,25 +53,25 @@ func TestDevice(t *testing.T) {
 			limiter: Limiter{Slack: 0.2, LateStart: 0.5, TurnLoss: 1},
 			slices:  []slice{{quota: 0.5, bursts: true, pieces: []Piece{{1, 2}}}},
 			// It has 1.5 s before, and what is after 4 + 1 s.
-			idle: 1, want: Done{Loads: []float64{2}, Idle: 6.5, Responses: []Response{{3, 2, 4}}},
+			idle: 1, want: Done{Loads: []float64{2}, Idle: 6.5, Responses: []Response{{3, 2, 4, 0}}},
 		},
 		"its least is taken from quotas": {
 			limiter: Limiter{Least: 0.2},
 			slices:  []slice{{quota: 0.8, pieces: []Piece{{0, 4}}}},
-			idle:    1, want: Done{Loads: []float64{4}, Idle: 6, Responses: []Response{{5, 4, 5}}},
+			idle:    1, want: Done{Loads: []float64{4}, Idle: 6, Responses: []Response{{5, 4, 5, 0}}},
 		},
 		"half of its least is taken from a quota of all": {
 			limiter: Limiter{Least: 0.4},
 			slices:  []slice{{quota: 1, bursts: true, pieces: []Piece{{0, 4}}}},
-			idle:    1, want: Done{Loads: []float64{4}, Idle: 6, Responses: []Response{{5, 4, 4}}},
+			idle:    1, want: Done{Loads: []float64{4}, Idle: 6, Responses: []Response{{5, 4, 4, 0}}},
 		},
 		"it has what a quota leaves": {
 			slices: []slice{{quota: 0.25, pieces: []Piece{{0, 1}}}},
-			idle:   1, want: Done{Loads: []float64{1}, Idle: 9, Responses: []Response{{4, 1, 4}}},
+			idle:   1, want: Done{Loads: []float64{1}, Idle: 9, Responses: []Response{{4, 1, 4, 0}}},
 		},
 		"memory is waited for": {
 			slices: []slice{{quota: 1, held: 2, pieces: []Piece{{1, 1}}}},
-			want:   Done{Loads: []float64{1}, Responses: []Response{{2, 1, 1}}},
+			want:   Done{Loads: []float64{1}, Responses: []Response{{2, 1, 1, 0}}},
 		},
 		"what isn't done goes on": {
 			slices: []slice{{quota: 1, pieces: []Piece{{9, 3}}}},
@@ -93,7 +93,7 @@ func TestDevice(t *testing.T) {
 			}
 			for i, want := range tt.want.Responses[:min(len(tt.want.Responses), len(got.Responses))] {
 				r := got.Responses[i]
-				ok = ok && near(r.Took, want.Took) && near(r.Whole, want.Whole) && near(r.Slice, want.Slice)
+				ok = ok && near(r.Took, want.Took) && near(r.Whole, want.Whole) && near(r.Slice, want.Slice) && r.Of == want.Of
 			}
 			if !ok {
 				t.Errorf("got %+v, want %+v", got, tt.want)
