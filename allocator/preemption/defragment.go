@@ -81,7 +81,7 @@ func (p *Preemption) Defragment(ctx context.Context, w Waiter, before func()) er
 	before()
 	asker := scheduling.AskerOf(p.cache, w.Item, w.Pods)
 	pl, err := p.plan(ctx, w, func(until time.Time) policy {
-		e := p.newEvictions(asker, &bars{in: map[string]bool{}}, false, until)
+		e := p.newEvictions(asker, &bars{in: map[string]bool{}}, false, false, until)
 		e.most = most
 		return e
 	})

@@ -121,12 +121,17 @@ func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Durati
 		// again, and many pods may end together.
 		return 0, nil
 	}
-	is, err := r.read(ctx, pod, owner)
-	if err != nil {
-		return 0, err
-	}
-	if len(running) > 0 {
-		again, err = r.end(pod, is, running)
+	is := life{over: true}
+	if r.Index().Leaving(pod) {
+		// Whatever becomes of the pod: others wait for its memory.
+		again, err = r.reclaim(running)
+	} else {
+		if is, err = r.read(ctx, pod, owner); err != nil {
+			return 0, err
+		}
+		if len(running) > 0 {
+			again, err = r.end(pod, is, running)
+		}
 	}
 	if !is.over {
 		if !is.seen && again == 0 {
@@ -269,6 +274,30 @@ func (r *Releaser) end(pod types.UID, is life, running []attach.Entry) (again ti
 		}
 	}
 	return recheck, err
+}
+
+// ReasonReclaimed is the reason of the event: the container of an idle slice was ended.
+const ReasonReclaimed = "IdleSliceReclaimed"
+
+// killAgain is when a container is killed once more that does not end, or that had no process yet.
+const killAgain = 100 * time.Millisecond
+
+// reclaim ends the containers of an idle slice that is being taken back. No other is started for it.
+func (r *Releaser) reclaim(running []attach.Entry) (again time.Duration, err error) {
+	for _, e := range running {
+		again = killAgain
+		if e.PID == 0 {
+			continue // it is being created
+		}
+		switch failed := r.Kill(e.PID, e.ID); {
+		case failed == nil:
+			r.Log.Info("Ended a container of an idle slice", "pod", e.Owner, "podUID", e.Pod, "container", e.Name)
+			r.Warn(e.Container, ReasonReclaimed, "it is ended: the memory of its idle slice was granted to others, or its tide is over")
+		case !errors.Is(failed, unix.ESRCH):
+			err = errors.Join(err, fmt.Errorf("ending container %s of pod %s, whose idle slice is taken back: %w", e.Name, e.Owner, failed))
+		}
+	}
+	return again, err
 }
 
 // Ended is how many containers were ended that had outlived their pods.

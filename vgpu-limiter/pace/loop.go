@@ -167,7 +167,7 @@ func (l *Loop) step() (bool, time.Duration) {
 			d, state := p.limit(), p.state()
 			members[i] = member{
 				quota: int(d.Core), mayBurst: d.MayBurst, unknown: p.container.unknown && d.Core == 0,
-				slot: state.slot, waits: state.throttled.when > now-2*tick,
+				idle: d.Idle, slot: state.slot, waits: state.throttled.when > now-2*tick,
 				charged: state.used.more, Activity: p.container.activity[p.device],
 			}
 			busy = busy || members[i].working(now, l.rhythms[uuid]) && (len(there) > 1 || d.MayBurst)
@@ -178,10 +178,17 @@ func (l *Loop) step() (bool, time.Duration) {
 		turns, r := plan(now, l.rhythms[uuid], members)
 		l.rhythms[uuid] = r
 		at = min(at, event(now, members, r))
+		if r.idleUntil > 0 {
+			busy, at = true, min(at, r.idleUntil)
+		}
 		for i, turn := range turns {
 			there[i].payBack(now - l.stepped)
 			there[i].state().slot = members[i].slot
-			there[i].container.pace.Set(there[i].device, turn, now+Validity)
+			valid := now + Validity
+			if members[i].idle {
+				valid = members[i].slot.end
+			}
+			there[i].container.pace.Set(there[i].device, turn, valid)
 		}
 	}
 	l.stepped = now
@@ -217,7 +224,9 @@ func (l *Loop) setPlain(places map[string][]place) {
 	for _, there := range places {
 		quotas := make([]int, len(there))
 		for i, p := range there {
-			quotas[i] = int(p.limit().Core)
+			if quotas[i] = int(p.limit().Core); p.limit().Idle {
+				quotas[i] = -1
+			}
 		}
 		for i, p := range there {
 			if core := plainQuota(quotas, i); core != p.state().plain {

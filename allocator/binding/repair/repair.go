@@ -52,6 +52,7 @@ type Reconciler struct {
 //   - it sets the condition of pods on failed devices;
 //   - it takes the next step of the resizes that pods ask for;
 //   - it sets the conditions of pods on failed devices, and of idle ones;
+//   - it evicts pods whose idle slices are gone or starve;
 //   - it has gated pods with slices looked at.
 //
 // A slice of a pod that is not known is left alone. The watch may be
@@ -90,6 +91,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, node string) error {
 		func() error { return r.setHealth(ctx, node, known) },
 		func() error { return r.resize(ctx, node) },
 		func() error { return r.setIdle(ctx, node, known) },
+		func() error { return r.evictStarved(ctx, node, known) },
 	} {
 		if err := do(); refusal.Is(err) {
 			refused = errors.Join(refused, err)

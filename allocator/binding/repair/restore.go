@@ -34,7 +34,11 @@ func (r *Reconciler) restore(ctx context.Context, node string) error {
 	}
 	var unrestorable, moved []*corev1.Pod
 	for _, pod := range r.drifted(known) {
-		if now, fits := missing.InPlace(pod, ledger); !fits {
+		if podrequest.OnIdle(pod) {
+			if err := r.evictIdle(ctx, pod, node, "its idle slice was taken back"); err != nil {
+				return err
+			}
+		} else if now, fits := missing.InPlace(pod, ledger); !fits {
 			unrestorable = append(unrestorable, pod)
 		} else if news(pod, now) {
 			ledger = now

@@ -88,7 +88,8 @@ func (c *Cache) Settled(node string) bool {
 		return true
 	}
 	for _, pod := range c.missingOn(node) {
-		if missing.Possible(pod, ledger, c.classes) {
+		// Of an idle slice nothing is promised: it is not written back.
+		if !podrequest.OnIdle(pod) && missing.Possible(pod, ledger, c.classes) {
 			return false
 		}
 	}
