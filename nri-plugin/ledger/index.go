@@ -69,7 +69,7 @@ type Index struct {
 	held   map[types.UID]bool
 	// leaving are the pods whose idle slices are being taken back.
 	leaving map[types.UID]bool
-	inUse  []v1alpha1.SliceStatus
+	inUse   []v1alpha1.SliceStatus
 	// misaligned are few: nearly always none.
 	misaligned []v1alpha1.MisalignedPod
 

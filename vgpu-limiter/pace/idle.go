@@ -34,7 +34,7 @@ const (
 func (m member) returns(now time.Duration, inTurns bool) (at time.Duration, known bool) {
 	waits := m.waits && m.WaitingSince != 0
 	// As the library reckons: a launch starts once half of it is paid off at the next refill.
-	refill := (m.PaidUntil+min(m.Usual*100/time.Duration(max(m.quota, 1)), period)/2).Truncate(period)
+	refill := (m.PaidUntil + min(m.Usual*100/time.Duration(max(m.quota, 1)), period)/2).Truncate(period)
 	spent := waits && (m.PaidUntil > now || refill > now)
 	switch {
 	case inTurns && !m.slot.begun && (m.waits || m.WaitingSince != 0): // of one that was killed, too
