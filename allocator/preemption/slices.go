@@ -276,6 +276,7 @@ func (p *Preemption) evict(ctx context.Context, r *reservation.Reservation, pods
 			case podrequest.OnIdle(pod):
 				// Its slice is being taken back. Where a budget forbids the eviction, that comes later.
 				ok[i] = true
+				binding.IdleEvictions.WithLabelValues(binding.IdleMemory).Inc()
 				p.notify.Emit(pod, corev1.EventTypeNormal, notify.ReasonPreempted, fmt.Sprintf(
 					"its idle slice on node %s is taken back: the memory goes to %s", podstate.TargetNode(pod), nameTo(pod.Namespace, r)))
 			case ok[i]:

@@ -22,11 +22,13 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/ledger"
@@ -63,11 +65,13 @@ type Releaser struct {
 	// outlived are the pods that are deleted and have containers; Run's alone.
 	outlived map[types.UID]*outlived
 	killed   *atomic.Int64
+	// reclaims are since when idle slices are being taken back, with containers; Run's alone.
+	reclaims map[types.UID]time.Time
 }
 
 // New makes a Releaser's queue; the fields are the caller's to fill.
 func New(r Releaser) *Releaser {
-	r.outlived, r.killed = map[types.UID]*outlived{}, &atomic.Int64{}
+	r.outlived, r.killed, r.reclaims = map[types.UID]*outlived{}, &atomic.Int64{}, map[types.UID]time.Time{}
 	r.queue = worker.NewQueue[types.UID](100*time.Millisecond, 30*time.Second)
 	return &r
 }
@@ -104,6 +108,7 @@ func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Durati
 	running := r.Table.Of(pod)
 	if len(running) == 0 {
 		delete(r.outlived, pod)
+		r.reclaimed(pod)
 	}
 	if !holds {
 		// The spec is clean: the handshake is over.
@@ -124,7 +129,7 @@ func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Durati
 	is := life{over: true}
 	if r.Index().Leaving(pod) {
 		// Whatever becomes of the pod: others wait for its memory.
-		again, err = r.reclaim(running)
+		again, err = r.reclaim(pod, running)
 	} else {
 		if is, err = r.read(ctx, pod, owner); err != nil {
 			return 0, err
@@ -283,7 +288,10 @@ const ReasonReclaimed = "IdleSliceReclaimed"
 const killAgain = 100 * time.Millisecond
 
 // reclaim ends the containers of an idle slice that is being taken back. No other is started for it.
-func (r *Releaser) reclaim(running []attach.Entry) (again time.Duration, err error) {
+func (r *Releaser) reclaim(pod types.UID, running []attach.Entry) (again time.Duration, err error) {
+	if _, known := r.reclaims[pod]; !known && len(running) > 0 {
+		r.reclaims[pod] = r.Now()
+	}
 	for _, e := range running {
 		again = killAgain
 		if e.PID == 0 {
@@ -299,6 +307,22 @@ func (r *Releaser) reclaim(running []attach.Entry) (again time.Duration, err err
 	}
 	return again, err
 }
+
+// reclaimed notes that none of an idle slice's containers is left.
+func (r *Releaser) reclaimed(pod types.UID) {
+	if since, known := r.reclaims[pod]; known {
+		reclaimSeconds.Observe(r.Now().Sub(since).Seconds())
+		delete(r.reclaims, pod)
+	}
+}
+
+var reclaimSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+	Name:    "vernier_node_idle_slice_reclaim_seconds",
+	Help:    "Time from when the agent saw that an idle slice is taken back until the last of its containers was gone.",
+	Buckets: prometheus.ExponentialBuckets(0.01, 2, 10),
+})
+
+func init() { metrics.Registry.MustRegister(reclaimSeconds) }
 
 // Ended is how many containers were ended that had outlived their pods.
 func (r *Releaser) Ended() int64 { return r.killed.Load() }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -88,7 +89,13 @@ func TestReclaim(t *testing.T) {
 	failure = unix.ESRCH
 	look()
 	table.Detach("uid-a")
-	if look(); !slices.Equal(table.Fenced(), []types.UID{"uid-a"}) || !slices.Equal(killed, []uint32{7, 7, 7}) {
+	count := func() uint64 {
+		var m dto.Metric
+		must.Do(t, reclaimSeconds.Write(&m))
+		return m.GetHistogram().GetSampleCount()
+	}
+	before := count()
+	if look(); count() != before+1 || len(r.reclaims) > 0 || !slices.Equal(table.Fenced(), []types.UID{"uid-a"}) || !slices.Equal(killed, []uint32{7, 7, 7}) {
 		t.Errorf("released %v, killed %v", table.Fenced(), killed)
 	}
 }

@@ -26,7 +26,7 @@ const (
 	// stillWorks is for how long after its work a container may be about to launch more.
 	stillWorks = 300 * time.Microsecond
 	// idleValid is for how long a turn holds that nobody is known to end.
-	idleValid = 20 * time.Millisecond
+	idleValid = 3 * idleTick
 )
 
 // returns is when a container without an idle slice wants the device, at the earliest: now, or when

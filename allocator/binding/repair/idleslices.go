@@ -27,7 +27,7 @@ const (
 
 // evictIdle evicts a pod whose idle slice is gone or of no use. Its controller makes another, which
 // goes where there is room. A budget may forbid it for a while, which is in nobody's way.
-func (r *Reconciler) evictIdle(ctx context.Context, pod *corev1.Pod, node, why string) error {
+func (r *Reconciler) evictIdle(ctx context.Context, pod *corev1.Pod, node, reason, why string) error {
 	if pod.DeletionTimestamp != nil || podstate.Terminal(pod) || podstate.Gated(pod) {
 		return nil
 	}
@@ -39,6 +39,7 @@ func (r *Reconciler) evictIdle(ctx context.Context, pod *corev1.Pod, node, why s
 		r.Queue.AddAfter(queue.Item{Node: node}, evictAgain)
 		return nil
 	}
+	binding.IdleEvictions.WithLabelValues(reason).Inc()
 	r.Notify.Emit(pod, corev1.EventTypeNormal, notify.ReasonIdleEvicted, fmt.Sprintf("evicted from node %s: %s", node, why))
 	return nil
 }
@@ -59,7 +60,7 @@ func (r *Reconciler) evictStarved(ctx context.Context, node string, known map[ty
 			r.Queue.AddAfter(queue.Item{Node: node}, left)
 			continue
 		}
-		if err := r.evictIdle(ctx, pod, node, fmt.Sprintf("others left its idle slice less than 1 %% of the GPU for %v", starvedAfter)); err != nil {
+		if err := r.evictIdle(ctx, pod, node, binding.IdleStarved, fmt.Sprintf("others left its idle slice less than 1 %% of the GPU for %v", starvedAfter)); err != nil {
 			return err
 		}
 	}
