@@ -92,7 +92,7 @@ func slicesOf(ledger *v1alpha1.SliceLedger, c container) []runningSlice {
 	for _, d := range ledger.Spec.Devices {
 		for _, s := range d.Slices {
 			if s.Pod == c.pod && s.Ctr == c.name {
-				s.Since = nil // no node reads it
+				s.Since, s.Leaving = nil, false // no node reads the one, and what runs is the same
 				held = append(held, runningSlice{d.UUID, s})
 			}
 		}
@@ -137,10 +137,16 @@ func (n *nodeInTest) create(p *corev1.Pod, c container) (held []runningSlice, ok
 		return nil, false
 	}
 	ledger := n.seen
+	if grants.Leaving(ledger, p.UID) {
+		return nil, false
+	}
 	held = slicesOf(ledger, c)
 	if behind(ledger, n.said) || !placedOn(p, c.name, held) || !shownWell(ledger, held) {
 		ledger = w.ledger(n.name)
 		held = slicesOf(ledger, c)
+	}
+	if grants.Leaving(ledger, p.UID) {
+		return nil, false
 	}
 	if held == nil {
 		if !w.disturbed[p.UID] && !w.over(p.UID) {
@@ -310,6 +316,18 @@ func (n *nodeInTest) report() {
 	}
 	for uid := range grants.Pods(n.seen) {
 		p := w.find(uid)
+		if grants.Leaving(n.seen, uid) {
+			// The kubelet does not know yet, and has its containers made again.
+			for c := range n.running {
+				if c.pod == uid {
+					delete(n.running, c)
+				}
+			}
+			if n.fenced[uid] = true; !w.disturbed[uid] {
+				w.disturbed[uid] = true
+				w.reclaimed++
+			}
+		}
 		if w.over(uid) && !n.runs(uid) || w.hasty && p != nil && p.DeletionTimestamp != nil {
 			n.fenced[uid] = true
 		}

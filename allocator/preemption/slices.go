@@ -268,7 +268,9 @@ func (p *Preemption) evict(ctx context.Context, r *reservation.Reservation, pods
 		pods = pods[len(next):]
 		ok := make([]bool, len(next))
 		err := p.binder.All(len(next), func(i int) (err error) {
-			ok[i], err = p.binder.Evict(ctx, next[i], p.graceIn(next[i]), false)
+			if ok[i], err = p.binder.Evict(ctx, next[i], p.graceIn(next[i]), false); podrequest.OnIdle(next[i]) && ctx.Err() == nil {
+				return nil // its slice is taken back all the same; of a pod without one repair tries again
+			}
 			return err
 		})
 		for i, pod := range next {

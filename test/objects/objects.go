@@ -28,6 +28,7 @@ func Node(name string) *corev1.Node {
 		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 			corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("200"),
 			v1alpha1.ResourceCore: resource.MustParse("200"), v1alpha1.ResourceMemPercent: resource.MustParse("200"), v1alpha1.ResourceMemMiB: resource.MustParse("2000"),
+			v1alpha1.ResourceIdleCore: resource.MustParse("200"), v1alpha1.ResourceIdleMemMiB: resource.MustParse("2000"),
 		}},
 	}
 }

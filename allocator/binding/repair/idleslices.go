@@ -32,10 +32,13 @@ func (r *Reconciler) evictIdle(ctx context.Context, pod *corev1.Pod, node, reaso
 		return nil
 	}
 	ok, err := r.Binder.Evict(ctx, pod, ptr.To(binding.IdleGrace), false)
-	if err != nil {
-		return err
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
-	if !ok {
+	if err != nil { // as of a pod that several budgets cover: it holds nothing else up
+		r.Log.Info("Cannot evict a pod whose idle slice is gone; it is tried again", "pod", podstate.KeyOf(pod), "err", err)
+	}
+	if err != nil || !ok {
 		r.Queue.AddAfter(queue.Item{Node: node}, evictAgain)
 		return nil
 	}

@@ -35,7 +35,11 @@ func (c *Cache) track(pod *corev1.Pod, ch *Changes) {
 		return
 	}
 	ledger := c.Index.Ledger(node)
-	if slices.Contains(c.Index.Holders(pod.UID), node) || ledger != nil && slices.Contains(ledger.Status.Released, pod.UID) {
+	if slices.Contains(c.Index.Holders(pod.UID), node) {
+		return
+	}
+	// A pod that was released is over, but for one whose idle slice was taken back: that is evicted.
+	if ledger != nil && slices.Contains(ledger.Status.Released, pod.UID) && !podrequest.OnIdle(pod) {
 		return
 	}
 	if c.missingGrants[node] == nil {
