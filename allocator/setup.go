@@ -57,7 +57,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 	compact := rest.CopyConfig(mgr.GetConfig())
 	compact.ContentType = runtime.ContentTypeProtobuf
 	compact.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	now := servertime.New(clock.Now)
+	now := servertime.New(clock.Now, servertime.SinceBoot)
 	compact.Wrap(now.Wrap)
 	kube, err := kubernetes.NewForConfig(compact)
 	if err != nil {

@@ -45,15 +45,14 @@ func (m mark) now(elapsed time.Duration) time.Time {
 	return m.at.Add(elapsed - m.since)
 }
 
-// New is a clock that knows nothing of the API server yet. wall is the component's own.
-func New(wall func() time.Time) *Clock { return newClock(wall, sinceBoot) }
-
-func newClock(wall func() time.Time, elapsed func() time.Duration) *Clock {
+// New is a clock that knows nothing of the API server yet. wall is the component's own; elapsed is
+// SinceBoot but in tests.
+func New(wall func() time.Time, elapsed func() time.Duration) *Clock {
 	return &Clock{wall: wall, elapsed: elapsed}
 }
 
-// sinceBoot goes on while the machine is suspended, and no one can set it.
-func sinceBoot() time.Duration {
+// SinceBoot goes on while the machine is suspended, and no one can set it.
+func SinceBoot() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
 		panic(err) // Linux has had it since 2.6.39

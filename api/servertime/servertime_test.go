@@ -23,7 +23,7 @@ type world struct {
 func newWorld() *world {
 	w := &world{wall: time.Date(2026, 3, 1, 3, 0, 0, 0, time.UTC), elapsed: time.Hour}
 	w.server = w.wall
-	w.Clock = newClock(func() time.Time { return w.wall }, func() time.Duration { return w.elapsed })
+	w.Clock = New(func() time.Time { return w.wall }, func() time.Duration { return w.elapsed })
 	return w
 }
 
@@ -134,14 +134,14 @@ func TestWrap(t *testing.T) {
 
 // The kernel's clock goes on.
 func TestSinceBoot(t *testing.T) {
-	if a, b := sinceBoot(), sinceBoot(); a <= 0 || b < a {
+	if a, b := SinceBoot(), SinceBoot(); a <= 0 || b < a {
 		t.Errorf("%v, then %v", a, b)
 	}
 }
 
 // What is compared are the times that the wall clock shows. Go's own clock goes on past its steps.
 func TestRead_HasNoMonotonicClock(t *testing.T) {
-	if now := New(time.Now).Read().Now; now != now.Round(0) {
+	if now := New(time.Now, SinceBoot).Read().Now; now != now.Round(0) {
 		t.Errorf("now is %v", now)
 	}
 }

@@ -3,6 +3,7 @@
 package tide
 
 import (
+	"math/bits"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -20,13 +21,14 @@ func (s schedule) next(after time.Time) time.Time {
 	at := after.Truncate(time.Minute).Add(time.Minute).In(s.Location)
 	for end := at.Add(farthest); at.Before(end); {
 		hour, minute := at.Hour(), at.Minute()
+		later := bits.TrailingZeros64(s.Minute >> minute)
 		switch {
 		case !s.onDay(at) && hour < 20:
 			at = at.Add(time.Duration(20-hour) * time.Hour) // no zone leaves out so much of a day
-		case !s.onDay(at) || !has(s.Hour, hour):
+		case !s.onDay(at) || !has(s.Hour, hour) || minute+later > 59: // above is the parser's mark
 			at = at.Add(time.Duration(60-minute) * time.Minute)
-		case !has(s.Minute, minute):
-			at = at.Add(time.Minute)
+		case later > 0:
+			at = at.Add(time.Duration(later) * time.Minute)
 		default:
 			return at
 		}
@@ -43,4 +45,4 @@ func (s schedule) onDay(at time.Time) bool {
 	return has(s.Month, int(at.Month())) && (day || weekday)
 }
 
-func has(bits uint64, n int) bool { return bits&(1<<uint(n)) != 0 }
+func has(set uint64, n int) bool { return set&(1<<n) != 0 }

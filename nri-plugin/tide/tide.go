@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tide owns the decision which idle slices of a node get no turn, and which are ended, by what
+// the node's ledger has of tides. All follows from the ledger's copy and the time, so a restart
+// loses nothing, and the API server is not asked.
+//
+// It keeps nothing and ends nothing.
+package tide
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/servertime"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Device is a device with its idle slices.
+type Device struct {
+	UUID   string
+	Mem    v1alpha1.MiB
+	Slices []Slice
+}
+
+// Slice is an idle slice: what it adds to the sums of its device.
+type Slice struct {
+	Pod types.UID
+	Ctr string
+	// Idle is the percent of compute that it was placed for.
+	Idle v1alpha1.Percent
+	Mem  v1alpha1.MiB
+	// Since is when it was granted, zero where that is not known: as if it were the oldest.
+	Since time.Time
+}
+
+// On is a slice on a device.
+type On struct {
+	UUID string
+	Slice
+}
+
+// Decide returns the idle slices that get no turn now, the youngest of each device first, and those
+// of them that are to be ended. A slice is beyond what is allowed while the sums of its device are,
+// without the younger ones. By a clock that cannot be trusted a slice beyond what is lent outside
+// gets no turn, and is ended no later than by the latest of the clocks.
+//
+// t is nil where no tide selects the node: then there are none.
+func Decide(t *v1alpha1.LedgerTide, devices []Device, now servertime.Reading) (shut, end []On) {
+	if t == nil {
+		return nil, nil
+	}
+	core, mem := t.Allows(now.Now)
+	inGrace := now.Now.Before(t.ReclaimBy(now.Now))
+	for i := range devices {
+		d := &devices[i]
+		beyond := d.beyond(core, mem)
+		if !inGrace {
+			end = append(end, beyond...)
+		}
+		if !now.Trusted() {
+			beyond = d.beyond(min(core, t.Outside.Core), min(mem, t.Outside.Mem))
+		}
+		shut = append(shut, beyond...)
+	}
+	return shut, end
+}
+
+// beyond are the youngest slices without which the sums of the others are within percent of the device.
+func (d *Device) beyond(core, mem v1alpha1.Percent) (beyond []On) {
+	most, err := mem.Of(d.Mem)
+	if err != nil {
+		most = 0 // neither is ever out of its range in a ledger
+	}
+	var idle v1alpha1.Percent
+	var has v1alpha1.MiB
+	for i := range d.Slices {
+		idle, has = idle+d.Slices[i].Idle, has+d.Slices[i].Mem
+	}
+	if idle <= core && has <= most {
+		return nil
+	}
+	youngest := slices.Clone(d.Slices)
+	slices.SortFunc(youngest, func(a, b Slice) int {
+		return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(b.Pod, a.Pod), cmp.Compare(b.Ctr, a.Ctr))
+	})
+	for i := 0; i < len(youngest) && (idle > core || has > most); i++ {
+		s := youngest[i]
+		idle, has = idle-s.Idle, has-s.Mem
+		beyond = append(beyond, On{d.UUID, s})
+	}
+	return beyond
+}
