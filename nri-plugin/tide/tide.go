@@ -36,6 +36,27 @@ type Slice struct {
 	Since time.Time
 }
 
+// Idle returns the devices of a ledger's spec that have idle slices, with these.
+func Idle(spec *v1alpha1.SliceLedgerSpec) (devices []Device) {
+	for i := range spec.Devices {
+		d := Device{UUID: spec.Devices[i].UUID, Mem: spec.Devices[i].Mem}
+		for _, s := range spec.Devices[i].Slices {
+			if s.Idle == 0 {
+				continue
+			}
+			is := Slice{Pod: s.Pod, Ctr: s.Ctr, Idle: s.Idle, Mem: s.Mem - s.ReuseMem}
+			if s.Since != nil {
+				is.Since = s.Since.Time
+			}
+			d.Slices = append(d.Slices, is)
+		}
+		if len(d.Slices) > 0 {
+			devices = append(devices, d)
+		}
+	}
+	return devices
+}
+
 // On is a slice on a device.
 type On struct {
 	UUID string

@@ -3,6 +3,7 @@
 package tide
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -76,6 +77,22 @@ func TestDecide(t *testing.T) {
 	}
 	if three[0].Slices[0].Pod != "old" {
 		t.Error("the slices of a device were sorted")
+	}
+}
+
+func TestIdle(t *testing.T) {
+	since := metav1.NewTime(time.Unix(1e9, 0))
+	spec := &v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{
+		{UUID: "A", Mem: 1000, Slices: []v1alpha1.Slice{{Pod: "share", Core: 50, Mem: 500}, {Pod: "idle", Ctr: "main", Idle: 30, Mem: 200, Since: &since}}},
+		{UUID: "B", Mem: 1000, Slices: []v1alpha1.Slice{{Pod: "share", Core: 50, Mem: 500}}},
+		{UUID: "C", Mem: 2000, Slices: []v1alpha1.Slice{{Pod: "lost", Ctr: "main", Idle: 10, Mem: 100, ReuseMem: 40}}},
+	}}
+	want := []Device{
+		{UUID: "A", Mem: 1000, Slices: []Slice{{Pod: "idle", Ctr: "main", Idle: 30, Mem: 200, Since: since.Time}}},
+		{UUID: "C", Mem: 2000, Slices: []Slice{{Pod: "lost", Ctr: "main", Idle: 10, Mem: 60}}},
+	}
+	if got := Idle(spec); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 
