@@ -63,7 +63,7 @@ func SinceBoot() time.Duration {
 // Reading is what is known of the time at one moment.
 type Reading struct {
 	// Now is the latest of all that is known: the component's time, the API server's, and the time
-	// since they agreed. What ends at a time may end early by it, never late.
+	// since they agreed. By it a window may end early, never late.
 	Now time.Time
 	// Skew is by how much the component's clock is ahead of the API server's, less than zero where it
 	// is behind.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tide owns the decision which idle slices of a node get no turn, and which are ended, by what
-// the node's ledger has of tides. All follows from the ledger's copy and the time, so a restart
-// loses nothing, and the API server is not asked.
+// Package tide owns the decision which idle slices of a node get no turn, and which are ended. It
+// follows from the tide in the node's ledger and the time. So a restart loses nothing, and the API
+// server is not asked.
 //
 // It keeps nothing and ends nothing.
 package tide
@@ -63,10 +63,10 @@ type On struct {
 	Slice
 }
 
-// Decide returns the idle slices that get no turn now, the youngest of each device first, and those
-// of them that are to be ended. A slice is beyond what is allowed while the sums of its device are,
-// without the younger ones. By a clock that cannot be trusted a slice beyond what is lent outside
-// gets no turn, and is ended no later than by the latest of the clocks.
+// Decide returns the idle slices that get no turn now, the youngest of each device first, and which of
+// them are to be ended. The youngest are shut until the sums of the others are within what the tide
+// allows. They are ended once the grace is over, by the latest of the clocks. By a clock that cannot
+// be trusted all beyond what is lent outside are shut.
 //
 // t is nil where no tide selects the node: then there are none.
 func Decide(t *v1alpha1.LedgerTide, devices []Device, now servertime.Reading) (shut, end []On) {

@@ -3,8 +3,7 @@
 // Package tides owns the Tides that there are, as they were read, and returns what a node's ledger is
 // to say of them.
 //
-// It writes nothing. What it returns follows from the tides, the node's labels, the ledger and the
-// time.
+// It writes nothing. Its answers follow from the tides, the node's labels, the ledger and the time.
 package tides
 
 import (
@@ -75,8 +74,8 @@ func (s *Set) selecting(labels map[string]string) (all []*tide.Tide) {
 }
 
 // Next returns what a node's ledger is to say of tides, and whether that is to be written. It is to be
-// looked at again after a time, zero for never. By a clock that cannot be trusted nothing opens: a
-// ledger keeps the end that it has, and one without a tide has what is lent outside.
+// looked at again after a time, zero for never. By a clock that cannot be trusted nothing opens. A
+// ledger keeps the end that it has then, and one without a tide has what is lent outside.
 func (s *Set) Next(node string, has *v1alpha1.LedgerTide) (next *v1alpha1.LedgerTide, write bool, again time.Duration) {
 	labels, known := s.Labels(node)
 	if !known {
