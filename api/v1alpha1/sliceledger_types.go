@@ -80,6 +80,10 @@ type SliceLedgerSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +optional
 	Cordons []Cordon `json:"cordons,omitempty"`
+	// Tide is how much of each device idle slices may have, and until when. Absent: no Tide selects
+	// the node, and they may have all.
+	// +optional
+	Tide *LedgerTide `json:"tide,omitempty"`
 }
 
 // Cordon keeps new slices off a device. A slice granted there already stays, and may
