@@ -37,7 +37,7 @@ var (
 	// IdleEvictions are evictions of pods with idle slices.
 	IdleEvictions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "vernier_allocator_idle_slice_evictions_total",
-		Help: "Idle slices that were taken back or given up, by reason: memory (others need it), gone (the node agent has ended it, or the ledger lost it), starved.",
+		Help: "Idle slices that were taken back or given up. By reason: memory (others need it), gone (ended by the node agent, or lost), starved.",
 	}, []string{"reason"})
 	refusedWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "vernier_allocator_refused_writes_total",

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/tide"
 )
 
 // Key names a container before the runtime has given it an id.
@@ -72,6 +73,9 @@ type Index struct {
 	inUse   []v1alpha1.SliceStatus
 	// misaligned are few: nearly always none.
 	misaligned []v1alpha1.MisalignedPod
+	// Tide is how much idle slices may have, nil for all, and Idle the devices that have such.
+	Tide *v1alpha1.LedgerTide
+	Idle []tide.Device
 
 	version string
 	healthy []string
@@ -122,6 +126,7 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 	x.UID, x.Generation, x.inUse = l.UID, l.Generation, l.Status.Slices
 	x.version, x.healthy = l.ResourceVersion, healthyNames(l.Status.Devices)
 	x.misaligned = l.Status.Misaligned
+	x.Tide, x.Idle = l.Spec.Tide, tide.Idle(&l.Spec)
 	for _, c := range l.Spec.Cordons {
 		x.cordoned[c.UUID] = true
 	}

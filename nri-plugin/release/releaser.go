@@ -51,6 +51,8 @@ type Releaser struct {
 	// Pods of this node, from the watch; Live is the API server itself.
 	Pods, Live client.Reader
 	Table      *attach.ContainerTable
+	// TideOver, if set, reports whether the pod's idle slice is beyond what the node's tide allows.
+	TideOver func(types.UID) bool
 	// Forget removes what was prepared for a pod on the node.
 	Forget func(types.UID) error
 	// Publish asks for the status to be written.
@@ -127,7 +129,7 @@ func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Durati
 		return 0, nil
 	}
 	is := life{over: true}
-	if r.Index().Leaving(pod) {
+	if r.Index().Leaving(pod) || holds && r.TideOver != nil && r.TideOver(pod) {
 		// Whatever becomes of the pod: others wait for its memory.
 		again, err = r.reclaim(pod, running)
 	} else {

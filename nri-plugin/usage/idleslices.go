@@ -71,8 +71,8 @@ func (a *Account) StarvedSince(container, uuid string) *metav1.Time {
 }
 
 // ExpectedBusy is the percent of a device's compute that its slices with a quota are expected to use
-// at most. It is the sum of what each used in all but a twentieth of the time, or five standard
-// deviations above the mean of all together, whichever is more.
+// at most. It is the sum of what each used at its 95th percentile, but no less than five standard
+// deviations above the mean of all.
 func (a *Account) ExpectedBusy(uuid string) v1alpha1.Percent {
 	_, granted, known := a.from.State()
 	if !known {

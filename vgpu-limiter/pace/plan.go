@@ -37,6 +37,7 @@ type member struct {
 	unknown  bool          // without a quota, and its library can't be held back: it may work
 	class    bool          // all that yield on the GPU (yield.go)
 	idle     bool          // an idle slice (idle.go)
+	shut     bool          // it gets no turn
 	slot     slot          // its turn, as it was planned last
 	waits    bool          // a launch waits
 	charged  time.Duration // device time since it was looked at last
@@ -77,6 +78,8 @@ func plan(now time.Duration, before rhythm, members []member) ([]layout.Turn, rh
 		turns[i] = layout.Turn{Core: uint32(m.quota), Period: period, Part: layout.WholePeriod}
 		unknown = unknown || m.unknown
 		switch works := m.working(now, before); {
+		case m.shut:
+			turns[i], members[i].slot = layout.Turn{}, slot{last: m.slot.last}
 		case m.idle:
 			idles = append(idles, i)
 			unknown = unknown || works

@@ -134,3 +134,25 @@ func TestIdleSlice_WithoutTheAgent(t *testing.T) {
 		_ = l.cmd.Process.Kill()
 	}
 }
+
+// TestIdleSlice_Shut: while it is shut an idle slice launches nothing, and then it has its part again.
+func TestIdleSlice_Shut(t *testing.T) {
+	t.Parallel()
+	n, tenants := newNode(t, true), []tenant{{50, "1000 108"}, {idleSlice, "1000 108"}}
+	var running []*process
+	for _, tenant := range tenants {
+		running = append(running, n.start(n.add(tenant.quota, false), "load", "5", "1000", "108"))
+	}
+	n.begin(running, tenants)
+	began, pid := n.clock.now(), running[1].cmd.Process.Pid
+	for second, shut := range []bool{false, true, false} {
+		n.attached[1].Shut(shut)
+		n.run(began + time.Duration(second)*time.Second + 100*time.Millisecond)
+		before := n.done()
+		n.run(began + time.Duration(second+1)*time.Second)
+		if got := 100 * (n.done()[pid] - before[pid]) / float64(900*time.Millisecond); shut && got > 0 || !shut && got < 35 {
+			t.Errorf("shut %v: it has %.2f percent", shut, got)
+		}
+	}
+	n.finish()
+}

@@ -45,5 +45,5 @@ func hasController(pod *slim.Pod, asked *podrequest.Request) *field.Error {
 		return nil
 	}
 	return field.Required(field.NewPath("metadata", "ownerReferences"),
-		"a pod with an idle slice is evicted when its memory is granted to others: have a controller make it, such as a Job or a Deployment")
+		"a pod with an idle slice is evicted when others are granted its memory; have a controller make it, such as a Job")
 }

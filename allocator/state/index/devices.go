@@ -137,6 +137,11 @@ func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) b
 			FreeCore: v1alpha1.WholeGPU, FreeMem: seen.Mem, Slots: v1alpha1.MaxSlicesPerDevice,
 			FreeIdle: v1alpha1.WholeGPU, FreeIdleMem: seen.Mem,
 		}
+		if t := ledger.Spec.Tide; t != nil {
+			// As long as its window lasts: see scheduling.
+			d.FreeIdle = min(d.FreeIdle, t.Core)
+			d.FreeIdleMem, _ = t.Mem.Of(seen.Mem) // it is within its range
+		}
 		if i < len(near) {
 			d.Near = near[i]
 		}
