@@ -230,6 +230,10 @@ bench-throughput: deps tools build ## pods a second on 1,000 nodes, with Vernier
 	KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" \
 		$(CGO) go test -tags envtest -run '^$$' -bench LedgerWrites -benchtime 10x ./allocator
 
+.PHONY: bench-colocate
+bench-colocate: deps ## what sharing brings on a day of pods, by steps: TRACES=folder with pods.csv.gz; draws docs/pictures/colocation.svg
+	$(CGO) go run ./test/bench/colocate -traces "$(TRACES)" -picture docs/pictures/colocation.svg
+
 .PHONY: demo
 demo: ## see it work: no GPU and no cluster needed (KEEP=1 leaves it up, GPU=real takes this machine's GPUs, SET="allocator.reserveAfter=20s" sets values of the chart; needs root)
 	@test/demo/run.sh

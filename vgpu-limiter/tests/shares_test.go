@@ -20,7 +20,7 @@ import (
 )
 
 // tenant is a container under load: what it runs, as arguments of bench/program/load.c
-// after SECONDS, or of steps.c where the first is a word.
+// after SECONDS, of steps.c where the first is a word, or nothing of replay.c.
 type tenant struct {
 	quota int
 	load  string
@@ -30,6 +30,8 @@ type tenant struct {
 func (t tenant) program() (name string, threads int) {
 	f := strings.Fields(t.load)
 	switch {
+	case len(f) == 0:
+		return "replay", 1
 	case f[0] == "train" || f[0] == "pause":
 		return "steps", 1
 	case f[0] == "serve" || f[0] == "sleep":

@@ -4,53 +4,35 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
-	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"vernier.dev/vernier/api/advice"
-	"vernier.dev/vernier/test/must"
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/bench/usage"
 )
 
-const head = "t_s,pod,duty_percent,memory_mib\n"
-
-// write makes a trace.
-func write(t *testing.T, text string) string {
-	var packed bytes.Buffer
-	w := gzip.NewWriter(&packed)
-	must.Get(w.Write([]byte(text)))(t)
-	must.Do(t, w.Close())
-	path := filepath.Join(t.TempDir(), "pods.csv.gz")
-	must.Do(t, os.WriteFile(path, packed.Bytes(), 0o600))
-	return path
-}
-
 // small has a pod that stays as it is, one that grows in the second half, and one that begins in it.
-func small(t *testing.T) []*pod {
-	var text strings.Builder
-	text.WriteString(head)
+func small() []*pod {
+	var all [3][]usage.Point // by name
 	for i := range 1000 {
-		at := 57 * i
-		grown, mem := 0, "10240"
+		at := time.Duration(i) * usage.Interval
+		grown := api.MiB(0)
 		if i >= 500 {
 			grown = 2048
-			fmt.Fprintf(&text, "%d,new,90,20480\n", at)
+			all[1] = append(all[1], usage.Point{At: at, Duty: 90, Mem: 20480})
 		}
-		if i%10 == 9 {
-			mem = "" // as before
-		}
-		fmt.Fprintf(&text, "%d,same,%d,%s\n%d,more,20,%d\n", at, i%20, mem, at, 10240+grown)
+		all[0] = append(all[0], usage.Point{At: at, Duty: 20, Mem: 10240 + grown})
+		all[2] = append(all[2], usage.Point{At: at, Duty: float64(i % 20), Mem: 10240})
 	}
-	return must.Get(load(write(t, text.String())))(t)
+	return halve([]usage.Pod{{Name: "more", Points: all[0]}, {Name: "new", Points: all[1]}, {Name: "same", Points: all[2]}})
 }
 
 // The figures can be worked out by hand: 15 % of 10,240 MiB do not reach the 12,288 MiB of one pod, nor the
 // 20,480 of the new one.
 func TestEvaluate(t *testing.T) {
-	pods := small(t)
+	pods := small()
 	each := [][]*pod{{pods[0]}, {pods[1]}, {pods[2]}}
 	for _, tt := range []struct {
 		rule      int
@@ -86,27 +68,12 @@ func TestEvaluate(t *testing.T) {
 
 func TestShow_IsTheSameEachTime(t *testing.T) {
 	var once, twice bytes.Buffer
-	show(&once, small(t))
-	show(&twice, small(t))
+	show(&once, small())
+	show(&twice, small())
 	if once.String() != twice.String() || strings.Count(once.String(), "\n") != 2+2*len(requests)*len(rules) {
 		t.Errorf("%s\nthen\n%s", once.String(), twice.String())
 	}
 	if want := "| the workload | 80 GiB | Vernier | 3 | 69.0 (86 %) | 2 (1000 times) | 77 | 33.33 |\n"; !strings.Contains(once.String(), want) {
 		t.Errorf("no %s in\n%s", want, once.String())
-	}
-}
-
-func TestLoad_WhenATraceIsWrong(t *testing.T) {
-	for text, want := range map[string]string{
-		"t,pod\n":                 "line 1: the columns",
-		head + "1,a,101,5\n":      "line 2: column 3",
-		head + "1,a,NaN,5\n":      "line 2: column 3",
-		head + "1,a,5,\n-1,a,,\n": "line 3: column 1",
-		head + "1,a,5,1e30\n":     "line 2: column 4",
-		head + "1,a\n":            "wrong number of fields",
-	} {
-		if _, err := load(write(t, text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: got %v, want %s", text, err, want)
-		}
 	}
 }

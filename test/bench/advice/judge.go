@@ -28,13 +28,13 @@ func (r *result) judge(p *pod, request, given advice.Amount, after func(api.MiB)
 	r.freed.Core, r.freed.Mem = r.freed.Core+request.Core-given.Core, r.freed.Mem+request.Mem-given.Mem
 	refusals := 0
 	for _, s := range p.second {
-		if s.mem > given.Mem {
+		if s.Mem > given.Mem {
 			refusals++
 			if after != nil {
-				given.Mem = after(s.mem)
+				given.Mem = after(s.Mem)
 			}
 		}
-		if s.duty > float64(given.Core) {
+		if s.Duty > float64(given.Core) {
 			r.limited++
 		}
 	}

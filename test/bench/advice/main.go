@@ -8,7 +8,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
+
+	"vernier.dev/vernier/test/bench/usage"
 )
 
 func main() {
@@ -27,10 +28,10 @@ func run() error {
 	case *folder == "":
 		return fmt.Errorf("-traces names the folder of the trace; see -help")
 	}
-	pods, err := load(filepath.Join(*folder, "pods.csv.gz"))
+	pods, err := usage.Load(*folder)
 	if err != nil {
 		return err
 	}
-	show(os.Stdout, pods)
+	show(os.Stdout, halve(pods))
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"vernier.dev/vernier/api/advice"
 	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/bench/usage"
 )
 
 // device is the GPU that each pod of the trace has to itself: all of its compute, and 80 GiB.
@@ -48,7 +49,7 @@ func ours(pods []*pod, request advice.Amount) advice.Amount {
 	for _, p := range pods {
 		use := advice.Use{Pods: 1, Request: request}
 		for _, s := range p.first {
-			use.Observe(advice.Sample{At: epoch.Add(s.at), Lasted: interval, Core: s.duty, Mem: s.mem})
+			use.Observe(advice.Sample{At: epoch.Add(s.At), Lasted: usage.Interval, Core: s.Duty, Mem: s.Mem})
 		}
 		if use.Samples > 0 {
 			all.Merge(&use)
@@ -72,7 +73,7 @@ func quantile(values []float64, q float64) float64 {
 	return values[max(0, int(math.Ceil(q*float64(len(values))))-1)]
 }
 
-type pointList []point
+type pointList []usage.Point
 
 // points are all samples of the first halves.
 func points(pods []*pod) (all pointList) {
@@ -84,21 +85,21 @@ func points(pods []*pod) (all pointList) {
 
 func (l pointList) duties() (all []float64) {
 	for _, p := range l {
-		all = append(all, p.duty)
+		all = append(all, p.Duty)
 	}
 	return all
 }
 
 func (l pointList) mems() (all []float64) {
 	for _, p := range l {
-		all = append(all, float64(p.mem))
+		all = append(all, float64(p.Mem))
 	}
 	return all
 }
 
-func peak(l []point) (most api.MiB) {
+func peak(l []usage.Point) (most api.MiB) {
 	for _, p := range l {
-		most = max(most, p.mem)
+		most = max(most, p.Mem)
 	}
 	return most
 }
