@@ -101,6 +101,13 @@ func slicesOf(ledger *v1alpha1.SliceLedger, c container) []runningSlice {
 	return held
 }
 
+// leaves reports whether the pod's idle slice is being taken back.
+func leaves(ledger *v1alpha1.SliceLedger, pod types.UID) bool {
+	return slices.ContainsFunc(ledger.Spec.Devices, func(d v1alpha1.DeviceLedger) bool {
+		return slices.ContainsFunc(d.Slices, func(s v1alpha1.Slice) bool { return s.Pod == pod && s.Leaving })
+	})
+}
+
 // start is the kubelet that has containers created which do not run, each that
 // chance says yes to.
 func (n *nodeInTest) start(chance func() bool) {
@@ -137,7 +144,7 @@ func (n *nodeInTest) create(p *corev1.Pod, c container) (held []runningSlice, ok
 		return nil, false
 	}
 	ledger := n.seen
-	if grants.Leaving(ledger, p.UID) {
+	if leaves(ledger, p.UID) {
 		return nil, false
 	}
 	held = slicesOf(ledger, c)
@@ -145,7 +152,7 @@ func (n *nodeInTest) create(p *corev1.Pod, c container) (held []runningSlice, ok
 		ledger = w.ledger(n.name)
 		held = slicesOf(ledger, c)
 	}
-	if grants.Leaving(ledger, p.UID) {
+	if leaves(ledger, p.UID) {
 		return nil, false
 	}
 	if held == nil {
@@ -316,7 +323,7 @@ func (n *nodeInTest) report() {
 	}
 	for uid := range grants.Pods(n.seen) {
 		p := w.find(uid)
-		if grants.Leaving(n.seen, uid) {
+		if leaves(n.seen, uid) {
 			// The kubelet does not know yet, and has its containers made again.
 			for c := range n.running {
 				if c.pod == uid {

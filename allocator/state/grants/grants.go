@@ -158,18 +158,6 @@ func Leave(ledger *v1alpha1.SliceLedger, pods map[types.UID]bool) (changed bool)
 	return changed
 }
 
-// Leaving reports whether the pod's idle slice is being taken back.
-func Leaving(ledger *v1alpha1.SliceLedger, pod types.UID) bool {
-	for i := range ledger.Spec.Devices {
-		for j := range ledger.Spec.Devices[i].Slices {
-			if s := &ledger.Spec.Devices[i].Slices[j]; s.Pod == pod && s.Leaving {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // Pods are the pods that hold slices, each with its owner (namespace/name).
 func Pods(ledger *v1alpha1.SliceLedger) map[types.UID]string {
 	pods := map[types.UID]string{}
