@@ -29,6 +29,7 @@ import (
 	"vernier.dev/vernier/allocator/state/cache"
 	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/allocator/state/tides"
 	"vernier.dev/vernier/api/classes"
 )
 
@@ -42,6 +43,8 @@ type Config struct {
 	Log     logr.Logger
 	// Classes are the GPUClasses that there are; nil is none.
 	Classes *classes.Set
+	// Tides are those that there are; nil is none.
+	Tides *tides.Set
 	// Groups says how many pods of a gang must start together.
 	Groups *podgroup.Sizes
 	// Agents are the node agents' pods. Nil where agents do not run in pods: then only what
@@ -102,7 +105,7 @@ func New(c Config) *Allocator {
 		PostFilter: a.preemption, Reservations: a.reservations, Clock: c.Clock, Log: c.Log,
 	}
 	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption.Failed, c.Filters.UnboundClaims, c.Clock)
-	a.repair = &repair.Reconciler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, IdleAfter: c.IdleAfter, Clock: c.Clock, Log: c.Log}
+	a.repair = &repair.Reconciler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Tides: c.Tides, IdleAfter: c.IdleAfter, Clock: c.Clock, Log: c.Log}
 	a.reservations.OnEnd(a.preemption.Ended)
 	a.OnGone(a.reservations.Forget)
 	a.OnGone(a.preemption.Forget)

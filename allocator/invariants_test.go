@@ -131,6 +131,10 @@ func (w *world) checkRest() {
 					w.fail("Invariant 6: pod %s waits but fits on %s", p.Name, plan.Node)
 				}
 			}
+		case len(held) == 0 && podrequest.OnIdle(p):
+			if node != "" && p.DeletionTimestamp == nil && len(w.budgets) == 0 {
+				w.fail("Invariant 6: pod %s has no idle slice any more, and is not evicted", p.Name)
+			}
 		case len(held) == 0 && w.disturbed[p.UID]:
 			// They are not there only for want of room.
 			if node != "" && missing.Possible(p, w.ledger(podstate.TargetNode(p)), w.classes) {

@@ -92,13 +92,20 @@ func slicesOf(ledger *v1alpha1.SliceLedger, c container) []runningSlice {
 	for _, d := range ledger.Spec.Devices {
 		for _, s := range d.Slices {
 			if s.Pod == c.pod && s.Ctr == c.name {
-				s.Since = nil // no node reads it
+				s.Since, s.Leaving = nil, false // no node reads the one, and what runs is the same
 				held = append(held, runningSlice{d.UUID, s})
 			}
 		}
 	}
 	slices.SortFunc(held, func(a, b runningSlice) int { return strings.Compare(a.uuid, b.uuid) })
 	return held
+}
+
+// leaves reports whether the pod's idle slice is being taken back.
+func leaves(ledger *v1alpha1.SliceLedger, pod types.UID) bool {
+	return slices.ContainsFunc(ledger.Spec.Devices, func(d v1alpha1.DeviceLedger) bool {
+		return slices.ContainsFunc(d.Slices, func(s v1alpha1.Slice) bool { return s.Pod == pod && s.Leaving })
+	})
 }
 
 // start is the kubelet that has containers created which do not run, each that
@@ -137,10 +144,16 @@ func (n *nodeInTest) create(p *corev1.Pod, c container) (held []runningSlice, ok
 		return nil, false
 	}
 	ledger := n.seen
+	if leaves(ledger, p.UID) {
+		return nil, false
+	}
 	held = slicesOf(ledger, c)
 	if behind(ledger, n.said) || !placedOn(p, c.name, held) || !shownWell(ledger, held) {
 		ledger = w.ledger(n.name)
 		held = slicesOf(ledger, c)
+	}
+	if leaves(ledger, p.UID) {
+		return nil, false
 	}
 	if held == nil {
 		if !w.disturbed[p.UID] && !w.over(p.UID) {
@@ -310,6 +323,18 @@ func (n *nodeInTest) report() {
 	}
 	for uid := range grants.Pods(n.seen) {
 		p := w.find(uid)
+		if leaves(n.seen, uid) {
+			// The kubelet does not know yet, and has its containers made again.
+			for c := range n.running {
+				if c.pod == uid {
+					delete(n.running, c)
+				}
+			}
+			if n.fenced[uid] = true; !w.disturbed[uid] {
+				w.disturbed[uid] = true
+				w.reclaimed++
+			}
+		}
 		if w.over(uid) && !n.runs(uid) || w.hasty && p != nil && p.DeletionTimestamp != nil {
 			n.fenced[uid] = true
 		}

@@ -88,6 +88,9 @@ func (w *world) unprotect() {
 func (r *replicaInTest) checkEvicts(e *policyv1.Eviction) {
 	uid := *e.DeleteOptions.Preconditions.UID
 	victim := r.world.find(uid)
+	if victim != nil && podrequest.OnIdle(victim) && (r.world.disturbed[uid] || !slices.Contains(r.allocator.cache.Index.Holders(uid), victim.Spec.NodeName)) {
+		return // its slice is gone, or elsewhere than it runs
+	}
 	if len(e.DeleteOptions.DryRun) > 0 {
 		return
 	}
@@ -181,6 +184,25 @@ func (w *world) checkPreempted() {
 				w.fail("pod %s waits, and would fit on %s without pods of lower priority", p.Name, n.name)
 			}
 		}
+	}
+}
+
+// Idle slices under random faults, beside pods of several priorities: they are taken back for all of these,
+// and none of them is written back. At rest no pod waits that would fit without them.
+func TestIdleSliceSoak(t *testing.T) {
+	t.Parallel()
+	seeds := seedsOr(24, 12)
+	ran, reclaimed := 0, 0
+	for _, seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newPriorities(t, seed)
+			w.idle = true
+			ran += w.run(soakSteps)
+			reclaimed += w.reclaimed
+		})
+	}
+	if t.Logf("%d pods ran, %d idle slices were taken back", ran, reclaimed); ran < len(seeds) || reclaimed < len(seeds) {
+		t.Errorf("%d pods ran and %d idle slices were taken back in %d seeds: the test no longer shows anything", ran, reclaimed, len(seeds))
 	}
 }
 

@@ -29,7 +29,9 @@ import (
 	"vernier.dev/vernier/allocator/state/agents"
 	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/allocator/state/tides"
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/servertime"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -55,6 +57,9 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 	compact := rest.CopyConfig(mgr.GetConfig())
 	compact.ContentType = runtime.ContentTypeProtobuf
 	compact.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	// Not the given clock: a test's may run faster than the API server's.
+	now := servertime.New(time.Now, servertime.SinceBoot)
+	compact.Wrap(now.Wrap)
 	kube, err := kubernetes.NewForConfig(compact)
 	if err != nil {
 		return err
@@ -75,7 +80,14 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 	events := record.NewBroadcaster()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
 	context.AfterFunc(ctx, events.Shutdown)
-	sizes, known := &podgroup.Sizes{}, &classes.Set{}
+	sizes, known, nodes := &podgroup.Sizes{}, &classes.Set{}, factory.Core().V1().Nodes().Lister()
+	selected := &tides.Set{Now: now.Read, Labels: func(name string) (map[string]string, bool) {
+		node, err := nodes.Get(name)
+		if err != nil {
+			return nil, false
+		}
+		return node.Labels, true
+	}}
 	r := &replica{
 		allocator: New(Config{
 			Client:   direct,
@@ -85,6 +97,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 			Log:      mgr.GetLogger().WithName("allocator"),
 			Groups:   sizes,
 			Classes:  known,
+			Tides:    selected,
 			Agents:   pods,
 			Requests: requests,
 
@@ -97,6 +110,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 		}),
 		sizes:   sizes,
 		classes: known,
+		tides:   selected,
 		factory: factory,
 		manager: mgr,
 		api:     kube.CoreV1().RESTClient(),
@@ -118,13 +132,14 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 			return err
 		}
 	}
-	return errors.Join(mgr.Add(standby{r}), mgr.Add(manager.RunnableFunc(r.lead)), mgr.Add(manager.RunnableFunc(r.advise)), watchClasses(mgr), mgr.AddReadyzCheck("caches", r.ready))
+	return errors.Join(mgr.Add(standby{r}), mgr.Add(manager.RunnableFunc(r.lead)), mgr.Add(manager.RunnableFunc(r.advise)), watchClasses(mgr), watchTides(mgr, now.Read), mgr.AddReadyzCheck("caches", r.ready))
 }
 
 type replica struct {
 	allocator *Allocator
 	sizes     *podgroup.Sizes
 	classes   *classes.Set
+	tides     *tides.Set
 	factory   informers.SharedInformerFactory
 	groups    *podgroup.Watcher
 	manager   manager.Manager
@@ -149,6 +164,10 @@ func (s standby) Start(ctx context.Context) error {
 	if err := s.classes.Follow(ctx, s.manager.GetCache(), a.ClassesChanged); err != nil {
 		return err
 	}
+	tidesSynced, err := s.tides.Follow(ctx, s.manager.GetCache(), a.TidesChanged)
+	if err != nil {
+		return err
+	}
 	pods, nodes := s.factory.Core().V1().Pods().Informer(), s.factory.Core().V1().Nodes().Informer()
 	fromLedgers, err1 := ledgers.AddEventHandler(ledgerFeed(a))
 	fromPods, err2 := pods.AddEventHandler(podFeed(a))
@@ -166,7 +185,7 @@ func (s standby) Start(ctx context.Context) error {
 			return fmt.Errorf("the cache of %v did not fill", kind)
 		}
 	}
-	if !cache.WaitForCacheSync(ctx.Done(), fromLedgers.HasSynced, fromPods.HasSynced, fromNodes.HasSynced, s.classes.HasSynced, a.Filters.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), fromLedgers.HasSynced, fromPods.HasSynced, fromNodes.HasSynced, s.classes.HasSynced, tidesSynced, a.Filters.HasSynced) {
 		return ctx.Err()
 	}
 	s.sizes.Await(ctx, groupsPatience)

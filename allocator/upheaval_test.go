@@ -118,6 +118,7 @@ func (n *nodeInTest) advertise() {
 	percent := *resource.NewQuantity(int64(len(n.has))*int64(v1alpha1.WholeGPU), resource.DecimalSI)
 	node.Status.Allocatable[v1alpha1.ResourceCore], node.Status.Allocatable[v1alpha1.ResourceMemPercent] = percent, percent
 	node.Status.Allocatable[v1alpha1.ResourceMemMiB] = *resource.NewQuantity(int64(mem), resource.DecimalSI)
+	node.Status.Allocatable[v1alpha1.ResourceIdleMemMiB] = *resource.NewQuantity(int64(mem), resource.DecimalSI)
 	node.Status.Capacity = node.Status.Allocatable
 	w.putStatus(node)
 }

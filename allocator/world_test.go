@@ -91,6 +91,8 @@ type habits struct {
 	// gangsOnly is a cluster in which every pod belongs to a gang and takes half of a
 	// device or more, priorities one with pods of several priorities, hostiles one with hostile pods.
 	gangsOnly, priorities, hostiles bool
+	// idle is one in which many pods have idle slices.
+	idle bool
 }
 
 // faults are what goes wrong, beside what chance has go wrong until the world is calm.
@@ -128,7 +130,9 @@ type history struct {
 	// moved is how often replicas asked for that to move a pod.
 	evicted []types.UID
 	moved   int
-	wasOn   map[types.UID]string
+	// reclaimed counts the pods whose idle slices were taken back.
+	reclaimed int
+	wasOn     map[types.UID]string
 	// placedOf counts the devices that containers of each class were granted.
 	placedOf map[string]int
 }

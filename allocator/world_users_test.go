@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -39,6 +40,10 @@ func (w *world) createPod() {
 	if w.gangsOnly {
 		shares = map[string]v1alpha1.Share{"a": objects.Share(v1alpha1.Percent(50+w.rand.Intn(21)), 100)}
 	}
+	idle := w.idle && w.rand.Intn(2) == 0
+	if idle {
+		shares = map[string]v1alpha1.Share{"a": objects.IdleShare(v1alpha1.Percent(1+w.rand.Intn(60)), v1alpha1.MiB(1+w.rand.Intn(objects.DeviceMiB*6/10)))}
+	}
 	p := w.classed(objects.Pod(fmt.Sprintf("p%d", w.made), shares))
 	p.UID, p.CreationTimestamp = types.UID(p.Name), metav1.NewTime(w.now())
 	p.Finalizers = []string{"example.com/held"}
@@ -53,7 +58,11 @@ func (w *world) createPod() {
 	if w.made%2 == 0 && shares["a"].GPUs == 1 && shares["b"].GPUs <= 1 {
 		required(p)
 	}
-	w.enlist(p)
+	if idle {
+		objects.Controlled(p)
+	} else {
+		w.enlist(p)
+	}
 	if w.priorities {
 		w.prioritize(p)
 	}
@@ -118,8 +127,10 @@ func (w *world) evict(e *policyv1.Eviction) error {
 		}
 	}
 	switch {
-	case len(covering) > 1:
+	case len(covering) > 1 && !podrequest.OnIdle(p): // whose slices are taken back all the same
 		w.fail("evicting pod %s, which several budgets cover", p.Name)
+		fallthrough
+	case len(covering) > 1:
 		return apierrors.NewInternalError(errors.New("this pod has more than one PodDisruptionBudget"))
 	case len(covering) == 1 && covering[0].Status.DisruptionsAllowed < 1:
 		return apierrors.NewTooManyRequests("the budget is used up", 10)

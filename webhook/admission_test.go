@@ -50,6 +50,7 @@ func TestAdmission(t *testing.T) {
 	t.Run("classes", func(t *testing.T) { testClasses(t, c) })
 	t.Run("room", func(t *testing.T) { testRoom(t, cfg) })
 	t.Run("limits", func(t *testing.T) { testLimits(t, c) })
+	t.Run("idle slice", func(t *testing.T) { testIdleSlice(t, c) })
 	t.Run("limit ranges", func(t *testing.T) { testLimitRanges(t, cfg) })
 	t.Run("reinvocation", func(t *testing.T) { testReinvocation(t, c) })
 }

@@ -14,12 +14,29 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/must"
 )
+
+// A pod with an idle slice goes through the webhook and the policies.
+func testIdleSlice(t *testing.T, c client.Client) {
+	idle := func(mib string) *corev1.Pod {
+		pod := asking(enabled)
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "j", UID: "u", Controller: ptr.To(true)}}
+		pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{api.ResourceIdleCore: resource.MustParse("30"), api.ResourceIdleMemMiB: resource.MustParse(mib)}}
+		return pod
+	}
+	pod := idle("4096")
+	must.Do(t, c.Create(t.Context(), pod, client.DryRunAll))
+	const want = `{"version":"v1alpha1","containers":{"train":{"gpus":1,"memMiB":4096,"idle":30}}}`
+	if got := pod.Annotations[api.AnnotationShares]; got != want {
+		t.Errorf("shares %s, want %s", got, want)
+	}
+}
 
 // What a LimitRange adds to a pod or has against it counts as if its owner had written it: the
 // shares say what the containers ask for in the end. A quota that is used up refuses the pod

@@ -9,6 +9,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
+// Why a pod with an idle slice is evicted.
+const (
+	IdleMemory  = "memory"
+	IdleGone    = "gone"
+	IdleStarved = "starved"
+)
+
 var (
 	placements = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "vernier_allocator_placements_total",
@@ -27,6 +34,11 @@ var (
 		Name: "vernier_allocator_released_pods_total",
 		Help: "Pods whose slices were taken out of a ledger.",
 	})
+	// IdleEvictions are evictions of pods with idle slices.
+	IdleEvictions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "vernier_allocator_idle_slice_evictions_total",
+		Help: "Idle slices that were taken back or given up. By reason: memory (others need it), gone (ended by the node agent, or lost), starved.",
+	}, []string{"reason"})
 	refusedWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "vernier_allocator_refused_writes_total",
 		Help: "Writes that the API server refused, as by an admission policy or a webhook that is away. By write: " + strings.Join(writes, ", ") + ".",
@@ -38,8 +50,11 @@ func init() {
 	for _, object := range []string{"ledger", "pod"} {
 		conflicts.WithLabelValues(object)
 	}
+	for _, reason := range []string{IdleMemory, IdleGone, IdleStarved} {
+		IdleEvictions.WithLabelValues(reason)
+	}
 	for _, write := range writes {
 		refusedWrites.WithLabelValues(write)
 	}
-	metrics.Registry.MustRegister(placements, waitSeconds, conflicts, releases, refusedWrites)
+	metrics.Registry.MustRegister(placements, waitSeconds, conflicts, releases, refusedWrites, IdleEvictions)
 }

@@ -5,7 +5,10 @@ package binding
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,6 +34,38 @@ func (b *Binder) Release(ctx context.Context, known *v1alpha1.SliceLedger, drop 
 	released := len(grants.Pods(known)) - len(grants.Pods(ledger))
 	releases.Add(float64(released))
 	b.Log.V(1).Info("Released pods", "node", ledger.Name, "pods", released)
+	return nil
+}
+
+// IdleGrace is the grace period, in seconds, of pods whose idle slices are taken back. The node agent
+// has ended their containers by then.
+const IdleGrace int64 = 1
+
+// Reclaim marks the idle slices of the pods as leaving. Their node agents end the containers and
+// release the slices, whatever becomes of the pods.
+func (b *Binder) Reclaim(ctx context.Context, pods []*corev1.Pod) error {
+	on := map[string]map[types.UID]bool{}
+	for _, pod := range pods {
+		for _, node := range b.Cache.Index.Holders(pod.UID) {
+			if on[node] == nil {
+				on[node] = map[types.UID]bool{}
+			}
+			on[node][pod.UID] = true
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(on)) {
+		known := b.Cache.Index.Ledger(node)
+		if known == nil {
+			continue
+		}
+		ledger := known.DeepCopy()
+		if !grants.Leave(ledger, on[node]) {
+			continue
+		}
+		if err := b.Write(ctx, ledger); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

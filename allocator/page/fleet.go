@@ -9,6 +9,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"strconv"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -47,7 +48,30 @@ type Node struct {
 	Name string
 	// Trouble says why nothing is granted there, and Unread why nothing is known of use.
 	Trouble, Unread string
-	GPUs            []GPU
+	// Tide is how much idle slices may have of each GPU now; nil where no tide says it.
+	Tide *Tide
+	GPUs []GPU
+}
+
+// Tide is how much idle slices may have of each GPU, in percent.
+type Tide struct {
+	v1alpha1.TideAmounts
+	// Until is when that becomes less; nil where no such time is known.
+	Until *metav1.Time
+	// Names are the tides'.
+	Names string
+}
+
+// tideOf is what a ledger's tide allows at a time.
+func tideOf(t *v1alpha1.LedgerTide, now time.Time) *Tide {
+	if t == nil {
+		return nil
+	}
+	is := &Tide{Names: v1alpha1.NamesText(t.Tides, 3)}
+	if is.Core, is.Mem = t.Allows(now); now.Before(t.EndsAt()) {
+		is.Until = t.Until
+	}
+	return is
 }
 
 // GPU is one device and what is granted of it.
@@ -281,7 +305,7 @@ func (t *Totals) add(n *Node) {
 }
 
 func (s Sources) nodeOf(l *v1alpha1.SliceLedger) Node {
-	n := Node{Name: l.Name}
+	n := Node{Name: l.Name, Tide: tideOf(l.Spec.Tide, time.Now())}
 	if v := view.NodeOf(l); v.Ready != metav1.ConditionTrue {
 		n.Trouble = v.Note
 	}

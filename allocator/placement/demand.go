@@ -75,6 +75,11 @@ func (d *Demand) Least() (sum int64) {
 	return sum
 }
 
+// Idle reports whether the pod asks for an idle slice, which is all that it asks for.
+func (d *Demand) Idle() bool {
+	return slices.ContainsFunc(d.Containers, func(c Container) bool { return c.Share.Idle > 0 })
+}
+
 // Single reports whether the pod asks for a part of one device and nothing else.
 func (d *Demand) Single() bool { return len(d.Containers) == 1 && d.Containers[0].Share.GPUs == 1 }
 

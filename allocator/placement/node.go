@@ -46,6 +46,11 @@ type Device struct {
 	// ReservedCore and ReservedMem are not granted either, and not free: they are promised to others.
 	ReservedCore v1alpha1.Percent
 	ReservedMem  v1alpha1.MiB
+	// FreeIdle and FreeIdleMem are what idle slices may still take. The memory is part of what is free.
+	FreeIdle    v1alpha1.Percent
+	FreeIdleMem v1alpha1.MiB
+	// Idle is the percent of the device's compute that is expected to be used by nobody.
+	Idle v1alpha1.Percent
 	// Slots is how many slices the ledger still takes for the device.
 	Slots int
 	// Near is of which sets of the node's devices it is.
@@ -62,6 +67,9 @@ func (c *Container) load(d *Device) (Amount, bool) {
 	mem, err := c.Share.Memory(d.Mem)
 	// A slice of no memory could not even hold a context.
 	if err != nil || mem < 1 || mem > d.Mem {
+		return Amount{}, false
+	}
+	if c.Share.Idle > d.FreeIdle || c.Share.Idle > 0 && mem > d.FreeIdleMem {
 		return Amount{}, false
 	}
 	return Amount{Core: c.Share.Core, Mem: mem}, true
@@ -118,3 +126,13 @@ func (d *Device) take(mode v1alpha1.Mode, place v1alpha1.MIGPlace) {
 		d.MPS = false
 	}
 }
+
+// takeIdle takes an idle slice off what such may take; 0 of the compute is none.
+func (d *Device) takeIdle(core v1alpha1.Percent, mem v1alpha1.MiB) {
+	if core > 0 {
+		d.FreeIdle, d.FreeIdleMem, d.Idle = d.FreeIdle-core, d.FreeIdleMem-mem, d.Idle-core
+	}
+}
+
+// TakeIdle is takeIdle of a slice of the ledger.
+func (d *Device) TakeIdle(s *v1alpha1.Slice) { d.takeIdle(s.Idle, s.Mem) }

@@ -23,6 +23,8 @@ type Grant struct {
 	// Asked is what the container asks for of the device, nil where the grant is that.
 	Asked *v1alpha1.Amounts
 	Mode  v1alpha1.Mode
+	// Idle is percent of the device's idle compute, of an idle slice.
+	Idle v1alpha1.Percent
 	// MIG is the instance, in mode mig.
 	MIG v1alpha1.MIGPlace
 }
@@ -61,6 +63,7 @@ func (n *Node) Without(plan *Plan) *Node {
 		dev := left.Device(g.UUID)
 		dev.SetFree(dev.Free().Minus(g.Amount()))
 		dev.take(g.Mode, g.MIG)
+		dev.takeIdle(g.Idle, g.Mem)
 	}
 	return left
 }
@@ -116,7 +119,7 @@ func (s *search) book() []Grant {
 		for _, d := range s.chosen[i] {
 			dev := &s.node.Devices[d]
 			own, _ := c.load(dev)
-			g := Grant{Container: c.Name, UUID: dev.UUID, Index: dev.Index, Core: own.Core, Mem: own.Mem}
+			g := Grant{Container: c.Name, UUID: dev.UUID, Index: dev.Index, Core: own.Core, Mem: own.Mem, Idle: c.Share.Idle}
 			g.Mode, _ = c.on(dev)
 			g.Asked = c.more(dev, own)
 			switch {

@@ -47,6 +47,9 @@ func movable(pod *corev1.Pod) bool {
 // Defragment moves pods for a pod that has waited for long and found no room. The room and the new places are
 // reserved. before is called before nodes are looked at.
 func (p *Preemption) Defragment(ctx context.Context, w Waiter, before func()) error {
+	if slices.ContainsFunc(w.Pods, func(r scheduling.Request) bool { return r.Demand.Idle() }) {
+		return nil // nobody moves for an idle slice
+	}
 	if p.defragment.After == 0 || len(w.Pods) != 1 || w.Item.Pod.Name == "" {
 		return nil
 	}
@@ -81,7 +84,7 @@ func (p *Preemption) Defragment(ctx context.Context, w Waiter, before func()) er
 	before()
 	asker := scheduling.AskerOf(p.cache, w.Item, w.Pods)
 	pl, err := p.plan(ctx, w, func(until time.Time) policy {
-		e := p.newEvictions(asker, &bars{in: map[string]bool{}}, false, until)
+		e := p.newEvictions(asker, &bars{in: map[string]bool{}}, false, false, until)
 		e.most = most
 		return e
 	})

@@ -40,6 +40,8 @@ type evictions struct {
 	// bars are what keeps pods from being evicted. all asks for none of it.
 	bars *bars
 	all  bool
+	// idleOnly: only pods with idle slices may leave.
+	idleOnly bool
 	// most, where it is not 0, is how many pods may be moved: only such may leave.
 	most int
 	// until is when the look ends.
@@ -53,12 +55,12 @@ type weighed struct {
 	weights *leaving.Weights
 }
 
-func (p *Preemption) newEvictions(asker reservation.Asker, bars *bars, all bool, until time.Time) *evictions {
+func (p *Preemption) newEvictions(asker reservation.Asker, bars *bars, all, idleOnly bool, until time.Time) *evictions {
 	if asker.Priority.Limited() {
 		bars.in[asker.Priority.Namespace], bars.known = true, true
 	}
 	e := &evictions{
-		Preemption: p, asker: asker, bars: bars, all: all, until: until, promised: map[types.UID]bool{}, candidates: leaving.Candidates{Pods: map[types.UID]leaving.Pod{}},
+		Preemption: p, asker: asker, bars: bars, all: all, idleOnly: idleOnly, until: until, promised: map[types.UID]bool{}, candidates: leaving.Candidates{Pods: map[types.UID]leaving.Pod{}},
 		budgets: map[types.UID]int{},
 	}
 	if len(p.weights) > 2*len(p.cache.Index.Names()) {
@@ -206,6 +208,9 @@ func (e *evictions) candidate(pod *corev1.Pod) (v leaving.Pod, ok bool) {
 		e.bars.in[pod.Namespace], e.bars.known = true, true
 		return v, e.all
 	}
+	if podrequest.OnIdle(pod) {
+		return v, true
+	}
 	budget, ok := e.filters.Budgets(pod.Namespace).Of(pod)
 	ok = ok && !e.wasRefused(pod)
 	if budget != nil || !ok {
@@ -229,6 +234,9 @@ func (e *evictions) candidate(pod *corev1.Pod) (v leaving.Pod, ok bool) {
 // mayLeave reports whether the pod may have to leave for the asker: it is of a lower priority, or may
 // be moved and is not of a higher one.
 func (e *evictions) mayLeave(pod *corev1.Pod, p priority.Priority) bool {
+	if e.idleOnly && p.Within != priority.Idle {
+		return false
+	}
 	if e.most > 0 {
 		return movable(pod) && !p.Above(e.asker.Priority)
 	}

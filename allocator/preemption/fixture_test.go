@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/eventhandlers"
 	"vernier.dev/vernier/allocator/queue/gang"
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/queue/podgroup"
@@ -82,7 +83,8 @@ func newFixtureWith(t *testing.T, budgets []*policyv1.PodDisruptionBudget, sizes
 	q := queue.New(f.known, f.members, events, filters.Undecided, f.clock, logr.Discard())
 	q.Open(f.work)
 	f.Preemption = New(Config{Cache: f.known, Groups: f.members, Queue: q, Filters: filters, Notify: events, Reservations: reservation.New(f.known, q, f.clock, backfill.Lookahead), Lookahead: backfill.Lookahead, Clock: f.clock, Log: logr.Discard(),
-		Binder: &binding.Binder{Cache: f.known, Queue: q, Notify: events, Clock: f.clock, Requests: 1, Client: interceptor.NewClient(objects.Server(t), interceptor.Funcs{SubResourceCreate: f.evicts})}})
+		Binder: &binding.Binder{Cache: f.known, Queue: q, Notify: events, Clock: f.clock, Requests: 1, Client: interceptor.NewClient(objects.Server(t), interceptor.Funcs{SubResourceCreate: f.evicts, Update: f.updates}),
+			Handlers: &eventhandlers.Handlers{Cache: f.known, Groups: f.members, Queue: q}}})
 	f.reservations.OnEnd(f.Ended)
 	for _, node := range nodes {
 		filters.SetNode(objects.Node(node))
@@ -168,6 +170,13 @@ func (f *fixture) evicts(_ context.Context, _ client.Client, _ string, _, sub cl
 			f.graces[e.Name] = *grace
 		}
 	}
+	return nil
+}
+
+// updates takes a ledger as it is written.
+func (f *fixture) updates(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.UpdateOption) error {
+	f.made++
+	o.SetResourceVersion(fmt.Sprint(f.made))
 	return nil
 }
 

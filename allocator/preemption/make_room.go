@@ -4,6 +4,7 @@ package preemption
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -82,6 +83,9 @@ func (p *Preemption) overdue(yield func(Waiter) bool) {
 			w.Pods = p.requests(g.Due)
 		} else if pod := p.cache.Pod(item.Pod); pod != nil && podstate.Ready(pod) {
 			w.Pods = p.requests([]*corev1.Pod{pod})
+		}
+		if w.Pods = slices.DeleteFunc(w.Pods, func(r scheduling.Request) bool { return r.Demand.Idle() }); len(w.Pods) == 0 {
+			continue // no room is kept for what is promised nothing
 		}
 		if len(w.Pods) >= w.Need && w.Need > 0 && !p.overdueAt(w.Pods).After(p.clock.Now()) && !yield(w) {
 			return

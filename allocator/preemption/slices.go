@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/queue/notify"
@@ -24,6 +25,7 @@ import (
 	"vernier.dev/vernier/allocator/scheduling/reservation"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/allocator/state/priority"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -61,7 +63,8 @@ func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error
 		p.queue.MarkNoVictims(asker.Pods, text)
 		return nil
 	}
-	if p.policy == Never || slices.ContainsFunc(asker.Pods, neverPreempts) {
+	idleOnly := p.policy == Never || slices.ContainsFunc(asker.Pods, neverPreempts)
+	if idleOnly && !p.filters.Counts(func(c priority.Class) bool { return c.Value == priority.Idle }) {
 		p.queue.NoVictims(asker.Pods)
 		return nil
 	}
@@ -72,7 +75,7 @@ func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error
 	start := p.clock.Now()
 	found, barred, changes := &bars{in: map[string]bool{}}, "", p.victimChanges()
 	search := func(all bool) (*planner, error) {
-		return p.plan(ctx, w, func(until time.Time) policy { return p.newEvictions(asker, found, all, until) })
+		return p.plan(ctx, w, func(until time.Time) policy { return p.newEvictions(asker, found, all, idleOnly, until) })
 	}
 	pl, err := search(false)
 	if pl == nil && err == nil && found.known {
@@ -153,6 +156,9 @@ func (p *Preemption) act(ctx context.Context, pl *planner, pods []scheduling.Req
 	}
 	evicted := slices.SortedFunc(maps.Values(pl.leaving), moreImportant)
 	for _, pod := range evicted {
+		if podrequest.OnIdle(pod) {
+			continue // it leaves whatever a budget says
+		}
 		ok, err := p.binder.Evict(ctx, pod, p.graceIn(pod), true)
 		if err != nil {
 			return err
@@ -234,6 +240,10 @@ func (p *Preemption) evict(ctx context.Context, r *reservation.Reservation, pods
 	now := p.clock.Now()
 	maps.DeleteFunc(p.evictAt, func(_ queue.Item, at time.Time) bool { return !at.After(now) })
 	p.evictAt[r.Owner] = now.Add(EvictAgain)
+	idle := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return !podrequest.OnIdle(pod) })
+	if err := p.binder.Reclaim(ctx, idle); err != nil {
+		return err
+	}
 	covered := map[types.UID]int{}
 	for _, pod := range pods {
 		if budget, _ := p.filters.Budgets(pod.Namespace).Of(pod); budget != nil {
@@ -258,11 +268,19 @@ func (p *Preemption) evict(ctx context.Context, r *reservation.Reservation, pods
 		pods = pods[len(next):]
 		ok := make([]bool, len(next))
 		err := p.binder.All(len(next), func(i int) (err error) {
-			ok[i], err = p.binder.Evict(ctx, next[i], p.graceIn(next[i]), false)
+			if ok[i], err = p.binder.Evict(ctx, next[i], p.graceIn(next[i]), false); podrequest.OnIdle(next[i]) && ctx.Err() == nil {
+				return nil // its slice is taken back all the same; of a pod without one repair tries again
+			}
 			return err
 		})
 		for i, pod := range next {
 			switch {
+			case podrequest.OnIdle(pod):
+				// Its slice is being taken back. Where a budget forbids the eviction, that comes later.
+				ok[i] = true
+				binding.IdleEvictions.WithLabelValues(binding.IdleMemory).Inc()
+				p.notify.Emit(pod, corev1.EventTypeNormal, notify.ReasonPreempted, fmt.Sprintf(
+					"its idle slice on node %s is taken back: the memory goes to %s", podstate.TargetNode(pod), nameTo(pod.Namespace, r)))
 			case ok[i]:
 				p.notify.Emit(pod, corev1.EventTypeNormal, notify.ReasonPreempted, fmt.Sprintf(
 					"evicted from node %s: its slices go to %s, which has a higher priority (%d)", podstate.TargetNode(pod), nameTo(pod.Namespace, r), r.Priority.Against(pod.Namespace)))
@@ -305,6 +323,9 @@ func (p *Preemption) lateAt(pod *corev1.Pod) time.Time {
 // graceIn is the grace period with which the pod is evicted, nil for its own: one that takes longer
 // than the lookahead, or is being deleted with such a grace, keeps nobody waiting for that.
 func (p *Preemption) graceIn(pod *corev1.Pod) *int64 {
+	if podrequest.OnIdle(pod) {
+		return ptr.To(binding.IdleGrace)
+	}
 	if pod.DeletionTimestamp == nil && graceOf(pod) <= p.lookahead {
 		return nil
 	}

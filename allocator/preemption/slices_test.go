@@ -647,7 +647,7 @@ func TestLookIsBounded(t *testing.T) {
 	asker := scheduling.AskerOf(f.cache, w.Item, w.Pods)
 	by := &counting{}
 	pl, err := f.plan(t.Context(), w, func(until time.Time) policy {
-		by.policy = f.newEvictions(asker, &bars{in: map[string]bool{}}, false, until)
+		by.policy = f.newEvictions(asker, &bars{in: map[string]bool{}}, false, false, until)
 		return by
 	})
 	if err != nil || pl == nil || len(pl.leaving) != 1 {

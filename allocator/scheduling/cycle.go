@@ -278,6 +278,12 @@ func (f *nodeFilter) accepts(ctx context.Context, node string) (bool, error) {
 		return false, err
 	}
 	f.looked[node] = true
+	if podrequest.OnIdle(f.pod) && !f.lends(node) {
+		f.refused++
+		f.reasons.Add([]string{tideShut})
+		f.Queue.AddPodAfter(f.pod, tideAgain)
+		return false, nil
+	}
 	against, err := f.cycle.Refusals(ctx, node)
 	if err != nil || len(against) == 0 {
 		return err == nil, err

@@ -130,6 +130,22 @@ func (h *CoreHistogram) Quantile(q float64) api.Percent {
 	return api.Percent(max(0, h.d.quantile(q)))
 }
 
+// Moments are the mean of the use, in percent, and its variance. A bucket counts with its upper end.
+// Both are 0 without samples.
+func (h *CoreHistogram) Moments() (mean, variance float64) {
+	total := h.d.total()
+	if total == 0 {
+		return 0, 0
+	}
+	for percent, w := range h.d.weights {
+		mean += float64(percent) * w / total
+	}
+	for percent, w := range h.d.weights {
+		variance += (float64(percent) - mean) * (float64(percent) - mean) * w / total
+	}
+	return mean, variance
+}
+
 // Max is the highest use that still has weight.
 func (h *CoreHistogram) Max() api.Percent { return h.Quantile(1) }
 

@@ -112,6 +112,8 @@ func read(limits corev1.ResourceList, path *field.Path) (totals, field.ErrorList
 	errs = amount(errs, limits, path, api.ResourceMemPercent, api.ParsePercent, &w.mem)
 	errs = amount(errs, limits, path, api.ResourceMemMiB, api.ParseMiB, &w.mib)
 	errs = amount(errs, limits, path, api.ResourceGPUs, api.ParseDeviceCount, &w.gpus)
+	errs = amount(errs, limits, path, api.ResourceIdleCore, api.ParsePercent, &w.idle)
+	errs = amount(errs, limits, path, api.ResourceIdleMemMiB, api.ParseMiB, &w.idleMiB)
 	return w, errs
 }
 
@@ -123,13 +125,13 @@ func amount[T any](errs field.ErrorList, limits corev1.ResourceList, path *field
 		return errs
 	}
 	digits, err := whole(quantity)
-	binary := quantity.Format == resource.BinarySI
+	binary, inMiB := quantity.Format == resource.BinarySI, name == api.ResourceMemMiB || name == api.ResourceIdleMemMiB
 	switch milli := quantity.MilliValue(); {
-	case name == api.ResourceMemMiB && binary && err == nil:
+	case inMiB && binary && err == nil:
 		err = fmt.Errorf("this is MiB: write %d", mibOf(quantity.Value()))
 	case name == api.ResourceMemPercent && err == nil && (binary || quantity.CmpInt64(leastBytes) >= 0):
 		err = fmt.Errorf("this is percent of a GPU's memory: write %s: %d", api.ResourceMemMiB, mibOf(quantity.Value()))
-	case name != api.ResourceMemMiB && name != api.ResourceGPUs && err != nil && 0 < milli && milli < 1000:
+	case !inMiB && name != api.ResourceGPUs && err != nil && 0 < milli && milli < 1000:
 		err = fmt.Errorf("must be a whole number of percent: for %s of a GPU write %d", quantity.AsDec(), (milli+9)/10)
 	}
 	if err == nil {

@@ -10,6 +10,7 @@ package podrequest
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -62,7 +63,9 @@ func Of(pod *corev1.Pod) *Request {
 func OfAnnotations(annotations map[string]string) *Request {
 	text := annotations[v1alpha1.AnnotationShares]
 	r := &Request{Wishes: WishesOf(annotations), Marked: text != "", Dialect: annotations[v1alpha1.AnnotationDialect], placement: annotations[v1alpha1.AnnotationPlacement]}
-	r.Shares, r.SharesErr = parseShares(text)
+	if r.Shares, r.SharesErr = parseShares(text); r.Idle() {
+		r.QoS = v1alpha1.QoSOpportunistic
+	}
 	return r
 }
 
@@ -115,6 +118,28 @@ func ContainersOf(pod *corev1.Pod) []Container { return containersOf(&pod.Spec) 
 
 // Err says why the pod cannot be placed as it is, whatever its classes say. It names the annotation.
 func (r *Request) Err() error { return cmp.Or(r.SharesErr, r.Wishes.Err()) }
+
+// OnIdle reports whether the pod asks for an idle slice. Its containers' resources are looked at, since
+// that is asked of every pod.
+func OnIdle(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+		idle := c.Resources.Requests[v1alpha1.ResourceIdleCore]
+		return !idle.IsZero()
+	})
+}
+
+// Idle reports whether the request is for an idle slice.
+func (r *Request) Idle() bool { return OfIdle(r.Shares) }
+
+// OfIdle reports whether one of the shares is an idle slice.
+func OfIdle(shares map[string]v1alpha1.Share) bool {
+	for _, share := range shares {
+		if share.Idle > 0 {
+			return true
+		}
+	}
+	return false
+}
 
 // Placement is where the pod's containers got their slices.
 func (r *Request) Placement() (*v1alpha1.Placement, error) {

@@ -71,13 +71,46 @@ type totals struct {
 	core, mem api.Percent
 	mib       api.MiB
 	gpus      api.DeviceCount
+	// idle and idleMiB are those of an idle slice.
+	idle    api.Percent
+	idleMiB api.MiB
 }
 
 // none reports if there is nothing to spread.
 func (w totals) none() bool { return w.core == 0 && w.mem == 0 && w.mib == 0 }
 
+// onIdle is an idle slice, which has no amounts but its own.
+func (w totals) onIdle(limits *field.Path) (api.Share, field.ErrorList) {
+	var errs field.ErrorList
+	require := func(set bool, name, other corev1.ResourceName) {
+		if !set {
+			errs = append(errs, field.Required(limits.Key(string(name)), fmt.Sprintf("%s asks for an idle slice: add how much of the other it has", other)))
+		}
+	}
+	require(w.idle > 0, api.ResourceIdleCore, api.ResourceIdleMemMiB)
+	require(w.idleMiB > 0, api.ResourceIdleMemMiB, api.ResourceIdleCore)
+	for name, set := range map[corev1.ResourceName]bool{
+		api.ResourceCore: w.core > 0, api.ResourceMemPercent: w.mem > 0, api.ResourceMemMiB: w.mib > 0, api.ResourceGPUs: w.gpus > 0,
+	} {
+		if set {
+			errs = append(errs, field.Forbidden(limits.Key(string(name)), "an idle slice has nothing that is promised, and is of one GPU: remove it, or the idle resources"))
+		}
+	}
+	slices.SortFunc(errs, func(a, b *field.Error) int { return cmp.Compare(a.Field, b.Field) })
+	if w.idle > api.WholeGPU {
+		errs = append(errs, field.Invalid(limits.Key(string(api.ResourceIdleCore)), w.idle, "an idle slice is of one GPU: ask for 100 or less"))
+	}
+	if w.idleMiB > mostMiB {
+		errs = append(errs, tooMuch(limits.Key(string(api.ResourceIdleMemMiB)), w.idleMiB))
+	}
+	return api.Share{GPUs: 1, MemMiB: w.idleMiB, Idle: w.idle}, errs
+}
+
 // share spreads the totals evenly over the GPUs.
 func (w totals) share(limits *field.Path) (api.Share, field.ErrorList) {
+	if w.idle > 0 || w.idleMiB > 0 {
+		return w.onIdle(limits)
+	}
 	if w.mem > 0 && w.mib > 0 {
 		return api.Share{}, field.ErrorList{field.Forbidden(limits.Key(string(api.ResourceMemMiB)),
 			fmt.Sprintf("%s already says how much memory: keep one of the two", api.ResourceMemPercent))}
@@ -130,10 +163,13 @@ func (w totals) fits(limits *field.Path, gpus api.DeviceCount) field.ErrorList {
 			gpus, most, api.ResourceGPUs, w.mem.GPUs())))
 	}
 	if w.mib > mostMiB*api.MiB(gpus) {
-		errs = append(errs, field.Invalid(limits.Key(string(api.ResourceMemMiB)), w.mib, fmt.Sprintf(
-			"is more than any GPU has: this is MiB, for so many bytes write %d", mibOf(int64(w.mib)))))
+		errs = append(errs, tooMuch(limits.Key(string(api.ResourceMemMiB)), w.mib))
 	}
 	return errs
+}
+
+func tooMuch(at *field.Path, mib api.MiB) *field.Error {
+	return field.Invalid(at, mib, fmt.Sprintf("is more than any GPU has: this is MiB, for so many bytes write %d", mibOf(int64(mib))))
 }
 
 // mostMiB is 64 TiB: who asks for more of a GPU means bytes.

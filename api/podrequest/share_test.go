@@ -23,7 +23,7 @@ func list(t *testing.T, text string) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	for _, pair := range strings.Fields(text) {
 		name, value, _ := strings.Cut(pair, "=")
-		if strings.HasPrefix(name, "gpu") {
+		if strings.HasPrefix(name, "gpu") || strings.HasPrefix(name, "idle") {
 			name = api.Prefix + name
 		}
 		q := must.Get(resource.ParseQuantity(value))(t)
@@ -55,6 +55,8 @@ func TestShare(t *testing.T) {
 		{"gpu-mem=150 gpu=2", api.Share{GPUs: 2, MemPercent: 75}},
 		{"gpu-core=10 gpu-mem=0 gpu-mem-mib=0Gi gpu=0 gpu-x=0", api.Share{GPUs: 1, Core: 10, MemPercent: 10}},
 		{"gpu-core=0 gpu-mem-mib=512", api.Share{GPUs: 1, MemMiB: 512}},
+		{"idle-core=30 idle-mem-mib=4096", api.Share{GPUs: 1, MemMiB: 4096, Idle: 30}},
+		{"idle-core=100 idle-mem-mib=1 gpu-core=0", api.Share{GPUs: 1, MemMiB: 1, Idle: 100}},
 		{"gpu-core=3e1 cpu=2 nvidia.com/hca=1", api.Share{GPUs: 1, Core: 30, MemPercent: 30}},
 	} {
 		t.Run(tt.limits, func(t *testing.T) {
@@ -118,6 +120,14 @@ func TestRefused(t *testing.T) {
 		{limits: "gpu-mem-mib=10Gi", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "this is MiB: write 10240"}}},
 		{limits: "gpu-mem-mib=1Ki", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "this is MiB: write 1"}}},
 		{limits: "gpu-mem-mib=10G", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "this is MiB, for so many bytes write 9537"}}},
+		{limits: "idle-core=30", want: [][2]string{{"limits[vernier.dev/idle-mem-mib]", "vernier.dev/idle-core asks for an idle slice"}}},
+		{limits: "idle-mem-mib=30", want: [][2]string{{"limits[vernier.dev/idle-core]", "vernier.dev/idle-mem-mib asks for an idle slice"}}},
+		{limits: "idle-core=101 idle-mem-mib=10Gi", want: [][2]string{{"limits[vernier.dev/idle-mem-mib]", "this is MiB: write 10240"}}},
+		{limits: "idle-core=101 idle-mem-mib=10", want: [][2]string{{"limits[vernier.dev/idle-core]", "ask for 100 or less"}}},
+		{limits: "idle-core=0.3 idle-mem-mib=10", want: [][2]string{{"limits[vernier.dev/idle-core]", "for 0.3 of a GPU write 30"}}},
+		{limits: "idle-core=1 idle-mem-mib=10G", want: [][2]string{{"limits[vernier.dev/idle-mem-mib]", "this is MiB, for so many bytes write 9537"}}},
+		{limits: "idle-core=30 idle-mem-mib=10 gpu-core=5 gpu=1", want: [][2]string{
+			{"limits[vernier.dev/gpu-core]", "nothing that is promised"}, {"limits[vernier.dev/gpu]", "remove it, or the idle resources"}}},
 		// Everything that is wrong is said at once.
 		{limits: "gpu-core=151 gpu-x=1 gpu-mem=-1", want: [][2]string{
 			{"limits[vernier.dev/gpu-x]", "supported values"}, {"limits[vernier.dev/gpu-mem]", "1 or more"}, {"limits[vernier.dev/gpu-core]", "Ask for 150 or 152"}}},

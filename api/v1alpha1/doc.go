@@ -24,7 +24,7 @@ var SchemeGroupVersion = schema.GroupVersion{Group: Group, Version: Version}
 var AddToScheme = builder.AddToScheme
 
 var builder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
-	s.AddKnownTypes(SchemeGroupVersion, &SliceLedger{}, &SliceLedgerList{}, &GPUClass{}, &GPUClassList{}, &SliceUsage{}, &SliceUsageList{}, &SliceAdvice{}, &SliceAdviceList{})
+	s.AddKnownTypes(SchemeGroupVersion, &SliceLedger{}, &SliceLedgerList{}, &GPUClass{}, &GPUClassList{}, &SliceUsage{}, &SliceUsageList{}, &SliceAdvice{}, &SliceAdviceList{}, &Tide{}, &TideList{})
 	metav1.AddToGroupVersion(s, SchemeGroupVersion)
 	return nil
 })

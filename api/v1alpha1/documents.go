@@ -38,6 +38,9 @@ type Share struct {
 	MemPercent Percent `json:"memPercent,omitempty"`
 	// MemMiB is memory on each device, or 0 when MemPercent says it.
 	MemMiB MiB `json:"memMiB,omitempty"`
+	// Idle is percent of the device's idle compute, 1 to 100, for an idle slice. It has no Core
+	// and one device. 0 for any other.
+	Idle Percent `json:"idle,omitempty"`
 }
 
 // Memory is the share's memory on a device of the given size.
@@ -155,6 +158,10 @@ func (s Share) validate() error {
 		return fmt.Errorf("memMiB %d: %w", s.MemMiB, ErrRange)
 	case (s.MemPercent == 0) == (s.MemMiB == 0):
 		return fmt.Errorf("exactly one of memPercent and memMiB must be set: %w", ErrRange)
+	case s.Idle < 0 || s.Idle > WholeGPU:
+		return fmt.Errorf("idle %d: %w: from 0 to 100", s.Idle, ErrRange)
+	case s.Idle > 0 && (s.Core > 0 || s.MemMiB == 0 || s.GPUs > 1):
+		return fmt.Errorf("with idle there is memMiB of one GPU, and no core: %w", ErrRange)
 	}
 	return nil
 }

@@ -46,8 +46,18 @@ const (
 	ResourceGPUs corev1.ResourceName = Prefix + "gpu"
 )
 
+// Extended resources of an idle slice: GPU time that nobody else wants, and memory that is promised
+// to nobody. A container asks for both, of one GPU, and for none of the others.
+const (
+	// ResourceIdleCore is percent of a GPU's compute, 1 to 100. The slice is placed where so much is
+	// expected to be idle.
+	ResourceIdleCore corev1.ResourceName = Prefix + "idle-core"
+	// ResourceIdleMemMiB is memory in MiB, 1 or more. It is limited like that of other slices.
+	ResourceIdleMemMiB corev1.ResourceName = Prefix + "idle-mem-mib"
+)
+
 // Resources lists every extended resource of ours.
-var Resources = []corev1.ResourceName{ResourceCore, ResourceMemPercent, ResourceMemMiB, ResourceGPUs}
+var Resources = []corev1.ResourceName{ResourceCore, ResourceMemPercent, ResourceMemMiB, ResourceGPUs, ResourceIdleCore, ResourceIdleMemMiB}
 
 // Ours returns the names in a map that begin with Prefix, sorted.
 func Ours[N ~string, V any](named map[N]V) (names []N) {

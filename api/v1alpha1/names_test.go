@@ -26,6 +26,8 @@ var ours = map[string]string{
 	"ResourceMemPercent":  string(ResourceMemPercent),
 	"ResourceMemMiB":      string(ResourceMemMiB),
 	"ResourceGPUs":        string(ResourceGPUs),
+	"ResourceIdleCore":    string(ResourceIdleCore),
+	"ResourceIdleMemMiB":  string(ResourceIdleMemMiB),
 	"AnnotationMode":      AnnotationMode,
 	"AnnotationPolicy":    AnnotationPolicy,
 	"AnnotationTopology":  AnnotationTopology,
@@ -80,7 +82,7 @@ func TestResourcesIsComplete(t *testing.T) {
 			t.Errorf("Resources lacks %s", id)
 		}
 	}
-	if len(Resources) != 4 {
+	if len(Resources) != 6 {
 		t.Errorf("Resources has %d entries: some twice?", len(Resources))
 	}
 }

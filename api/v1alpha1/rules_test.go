@@ -30,6 +30,11 @@ func TestRules(t *testing.T) {
 		s.ReuseCore, s.ReuseMem = core, mem
 		return s
 	}
+	idle := func(core v1alpha1.Percent, mem v1alpha1.MiB) v1alpha1.Slice {
+		s := slice(0, mem)
+		s.Idle = core
+		return s
+	}
 	device := func(uuid string, slices ...v1alpha1.Slice) v1alpha1.DeviceLedger {
 		return v1alpha1.DeviceLedger{UUID: uuid, Core: 100, Mem: 1000, Slices: slices}
 	}
@@ -73,6 +78,12 @@ func TestRules(t *testing.T) {
 		"as much as there may be":    {many[:v1alpha1.MaxDevices], ""},
 		"compute":                    {[]v1alpha1.DeviceLedger{device("GPU-1", slice(70, 1), slice(31, 1))}, "slices add up to more compute than the device has"},
 		"memory":                     {[]v1alpha1.DeviceLedger{device("GPU-1", slice(0, 1000), slice(0, 1))}, "slices add up to more memory than the device has"},
+		"full of idle slices":        {[]v1alpha1.DeviceLedger{device("GPU-1", slice(100, 1), idle(60, 500), idle(40, 499))}, ""},
+		"idle compute":               {[]v1alpha1.DeviceLedger{device("GPU-1", idle(60, 1), idle(41, 1))}, "idle slices add up to more compute"},
+		"memory of idle slices":      {[]v1alpha1.DeviceLedger{device("GPU-1", slice(1, 501), idle(1, 500))}, "more memory"},
+		"an idle slice with core":    {[]v1alpha1.DeviceLedger{device("GPU-1", with(idle(1, 1), func(s *v1alpha1.Slice) { s.Core = 1 }))}, "an idle slice has no core"},
+		"an idle slice in mode mps":  {[]v1alpha1.DeviceLedger{device("GPU-1", mode(idle(1, 1), v1alpha1.ModeMPS))}, "an idle slice has no core"},
+		"another slice that leaves":  {[]v1alpha1.DeviceLedger{device("GPU-1", with(slice(1, 1), func(s *v1alpha1.Slice) { s.Leaving = true }))}, "only such a slice is leaving"},
 		"compute beyond reuse":       {[]v1alpha1.DeviceLedger{device("GPU-1", slice(60, 1), reuse(slice(100, 1), 59, 0))}, "more compute"},
 		"memory beyond reuse":        {[]v1alpha1.DeviceLedger{device("GPU-1", slice(0, 600), reuse(slice(0, 1000), 0, 599))}, "more memory"},
 		"the second device":          {[]v1alpha1.DeviceLedger{device("GPU-1"), device("GPU-2", slice(0, 1001))}, "spec.devices[1]"},

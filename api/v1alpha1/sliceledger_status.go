@@ -203,6 +203,12 @@ type DeviceStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +optional
 	Instances []MIGInstance `json:"instances,omitempty"`
+	// ExpectedBusy is the percent of its compute that its slices are expected to use at most, from what
+	// their containers have used so far. It is absent while that is not known of one of them.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	ExpectedBusy *Percent `json:"expectedBusy,omitempty"`
 	// MPS: the node agent shares it by MPS; nothing beside MPS' clients can use it.
 	// +optional
 	MPS bool `json:"mps,omitempty"`
@@ -286,6 +292,10 @@ type SliceStatus struct {
 	// works, has not been idle for some minutes yet, or where its work is not measured.
 	// +optional
 	IdleSince *metav1.Time `json:"idleSince,omitempty"`
+	// StarvedSince is since when an idle slice has had launches that wait, and less than 1 % of the
+	// device. Absent where it has more, or does not want any.
+	// +optional
+	StarvedSince *metav1.Time `json:"starvedSince,omitempty"`
 }
 
 // MaxMisaligned is how many pods status.misaligned has room for.

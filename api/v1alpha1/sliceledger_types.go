@@ -80,6 +80,10 @@ type SliceLedgerSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +optional
 	Cordons []Cordon `json:"cordons,omitempty"`
+	// Tide is how much of each device idle slices may have, and until when. Absent: no Tide selects
+	// the node, and they may have all.
+	// +optional
+	Tide *LedgerTide `json:"tide,omitempty"`
 }
 
 // Cordon keeps new slices off a device. A slice granted there already stays, and may
@@ -155,6 +159,7 @@ type Hold struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.slices) || !self.slices.exists(s, has(s.mode)) || [0, 1, 2, 3, 4, 5, 6, 7].all(p, self.slices.filter(s, has(s.mig) && s.mig.start <= p && p < s.mig.start + s.mig.size).size() <= 1) && (self.slices.all(s, has(s.mig)) || !self.slices.exists(s, has(s.mig))) && (self.slices.all(s, has(s.mode) && s.mode == 'mps') || !self.slices.exists(s, has(s.mode) && s.mode == 'mps'))",messageExpression="!(self.slices.all(s, has(s.mig)) || !self.slices.exists(s, has(s.mig))) ? 'a device has slices in mode mig or in other modes, not both' : !(self.slices.all(s, has(s.mode) && s.mode == 'mps') || !self.slices.exists(s, has(s.mode) && s.mode == 'mps')) ? 'a device has slices in mode mps or in other modes, not both' : 'instances of slices in mode mig overlap'",message="slices in modes that cannot be beside each other",fieldPath=".slices"
 // +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.core).sum() <= self.core || self.slices.map(s, s.core - (has(s.reuseCore) ? s.reuseCore : 0)).sum() <= self.core",message="slices add up to more compute than the device has",fieldPath=".slices"
 // +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.mem).sum() <= self.mem || self.slices.map(s, s.mem - (has(s.reuseMem) ? s.reuseMem : 0)).sum() <= self.mem",message="slices add up to more memory than the device has",fieldPath=".slices"
+// +kubebuilder:validation:XValidation:rule="!has(self.slices) || !self.slices.exists(s, has(s.idle)) || self.slices.map(s, has(s.idle) ? s.idle : 0).sum() <= self.core",message="idle slices add up to more compute than the device has",fieldPath=".slices"
 type DeviceLedger struct {
 	// UUID of the device, as NVML gives it.
 	// +kubebuilder:validation:MinLength=1
@@ -181,6 +186,7 @@ type DeviceLedger struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.reuseCore) || self.reuseCore <= self.core",message="reuseCore is more than core"
 // +kubebuilder:validation:XValidation:rule="!has(self.reuseMem) || self.reuseMem <= self.mem",message="reuseMem is more than mem"
 // +kubebuilder:validation:XValidation:rule="has(self.mig) == (has(self.mode) && self.mode == 'mig')",message="a slice has a place in mig if and only if its mode is mig"
+// +kubebuilder:validation:XValidation:rule="!has(self.idle) && !has(self.leaving) || has(self.idle) && self.core == 0 && !has(self.mode)",message="an idle slice has no core and is in mode limiter, and only such a slice is leaving"
 type Slice struct {
 	// Pod is the UID of the pod.
 	// +kubebuilder:validation:Type=string
@@ -210,6 +216,16 @@ type Slice struct {
 	// ReuseMem is the same for memory.
 	// +optional
 	ReuseMem MiB `json:"reuseMem,omitempty"`
+	// Idle is percent of the device's idle compute, of an idle slice. Nothing of it is promised: Core
+	// is 0, and the slice is taken back when its memory is granted to others.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	Idle Percent `json:"idle,omitempty"`
+	// Leaving: the idle slice is being taken back. The node agent ends its container at once, starts
+	// no other, and releases it.
+	// +optional
+	Leaving bool `json:"leaving,omitempty"`
 	// Asked are the amounts that the container asks for, where its slice has less: it was
 	// resized, or began with less.
 	// +optional

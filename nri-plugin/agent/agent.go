@@ -24,6 +24,7 @@ import (
 	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/servertime"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/audit"
@@ -127,6 +128,7 @@ type agent struct {
 	preparer   *preparer
 	resizer    *resizer
 	releaser   *release.Releaser
+	tides      *tides
 	writer     *ledger.Writer
 	keeper     *capacity.Keeper
 	classes    *classes.Set
@@ -146,6 +148,9 @@ type agent struct {
 // Run runs an agent until ctx ends or one of its parts fails for good. Running
 // containers do not depend on it.
 func Run(ctx context.Context, o Options) error {
+	now := servertime.New(time.Now, servertime.SinceBoot)
+	o.Config = rest.CopyConfig(o.Config)
+	o.Config.Wrap(now.Wrap)
 	mgr, err := newManager(o)
 	if err != nil {
 		return err
@@ -162,6 +167,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	a.tides.read = now.Read
 	if err := a.observe(ctx, mgr); err != nil {
 		return err
 	}
@@ -178,7 +184,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	defer late.Stop()
 	for _, part := range []manager.RunnableFunc{
-		a.watcher.Run, a.preparer.run, a.resizer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.sampler.Run, a.batch.Run, a.watchMPS, a.lookNowAndThen,
+		a.watcher.Run, a.preparer.run, a.resizer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.sampler.Run, a.batch.Run, a.watchMPS, a.lookNowAndThen, a.tides.run,
 		a.observeRunning,
 		func(ctx context.Context) error {
 			late.Stop()
@@ -246,8 +252,12 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	a.keeper = capacity.NewKeeper(capacity.Keeper{
 		Node: o.Node, Cached: mgr.GetClient(), Live: live, Counted: a.counted, Granted: a.ledger.Index, Classes: a.classes, Log: o.Log.WithName("capacity"),
 	})
+	a.tides = &tides{
+		index: a.ledger.Index, shut: a.limiter.Shut, look: func(pod types.UID) { a.releaser.Look(pod) },
+		tell: func(text string) { a.report.ledger(o.Node, reasonTideClock, "Shutting", text) },
+	}
 	a.releaser = release.New(release.Releaser{
-		Index: a.ledger.Index, Pods: mgr.GetClient(), Live: live, Table: a.table,
+		Index: a.ledger.Index, Pods: mgr.GetClient(), Live: live, Table: a.table, TideOver: a.tides.isOver,
 		Forget: a.modes.Release, Publish: a.writer.Publish, Kill: kill, Warn: a.report.warnOf, Now: time.Now, Log: o.Log.WithName("release"),
 	})
 	a.table.Changed = func(pod types.UID) {
@@ -271,7 +281,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	plugin := &hooks.Plugin{
 		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Table: a.table, Batch: a.batch, RDMA: o.RDMA,
 		Report: a.report, Kill: kill, Sysfs: o.Sysfs, BindCPUs: o.BindCPUs, PodCPUs: o.PodCPUs, Env: steeringEnv(mgr.GetClient()), Log: o.Log.WithName("nri"),
-		Started: a.report.started,
+		Started: a.report.started, TideOver: a.tides.isOver,
 	}
 	plugin.Misaligned.Changed = a.writer.Publish
 	a.connection = &hooks.Connection{Socket: o.NRISocket, Changed: a.runtimeChanged, Plugin: plugin}

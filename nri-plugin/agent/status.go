@@ -29,7 +29,15 @@ func (a *agent) fill(s *v1alpha1.SliceLedgerStatus) {
 	if now, scanned := a.watcher.Snapshot(); scanned {
 		a.compareDriver(s.Driver.Version, now.Driver.Version)
 		s.Driver = now.Driver
-		s.Devices, s.Topology = now.Devices, now.Topology
+		s.Devices, s.Topology = slices.Clone(now.Devices), now.Topology
+		for i := range s.Devices {
+			// Where it is no less than what is granted it says nothing.
+			if d := &s.Devices[i]; a.account != nil && index.Granted(d.UUID).Core > 0 {
+				if busy := a.account.ExpectedBusy(d.UUID); busy < index.Granted(d.UUID).Core {
+					d.ExpectedBusy = &busy
+				}
+			}
+		}
 		s.Summary.Devices, s.Summary.Models = summary(now.Devices)
 		if index.UID != "" {
 			// It goes with observedGeneration, which each change of the spec has written anyway.
@@ -45,6 +53,7 @@ func (a *agent) fill(s *v1alpha1.SliceLedgerStatus) {
 		s.Slices = a.table.Slices()
 		for i := range s.Slices {
 			s.Slices[i].IdleSince = a.account.IdleSince(s.Slices[i].Container, s.Slices[i].UUID)
+			s.Slices[i].StarvedSince = a.account.StarvedSince(s.Slices[i].Container, s.Slices[i].UUID)
 		}
 		a.drift(s)
 		s.Released = a.table.Fenced()

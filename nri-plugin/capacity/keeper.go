@@ -79,6 +79,9 @@ func Of(devices []v1alpha1.DeviceStatus) corev1.ResourceList {
 		// The number of slices, not of devices: the scheduler adds up the GPUs
 		// that pods ask for, and pods that share one GPU count it once each.
 		v1alpha1.ResourceGPUs: *resource.NewQuantity(n*v1alpha1.MaxSlicesPerDevice, resource.DecimalSI),
+		// All of it, whatever is promised: a capacity that shrinks would have the kubelet end pods.
+		v1alpha1.ResourceIdleCore:   *resource.NewQuantity(percent, resource.DecimalSI),
+		v1alpha1.ResourceIdleMemMiB: *resource.NewQuantity(int64(mib), resource.DecimalSI),
 	}
 }
 

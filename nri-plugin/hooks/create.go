@@ -58,6 +58,12 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if c.GetAnnotations()[annotationRestored] == "true" {
 		return nil, errors.New("its image is a checkpoint, which the runtime starts without the limits of its slices; start it from its image instead")
 	}
+	if p.TideOver != nil && p.TideOver(uid(pod)) {
+		return nil, errors.New("the window of this node's tide is over, or lends less than idle slices have. Its pod is evicted, and its controller makes another")
+	}
+	if index.Leaving(uid(pod)) {
+		return nil, errors.New("its idle slice is being taken back: the memory was granted to others. Its pod is evicted, and its controller makes another")
+	}
 	steering, err := steers(c, grants)
 	if err != nil {
 		return nil, err

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/tide"
 )
 
 // Key names a container before the runtime has given it an id.
@@ -52,6 +53,8 @@ type Grant struct {
 	MIG v1alpha1.MIGPlace
 	// Mode in which the slice is to be enforced, never empty.
 	Mode v1alpha1.Mode
+	// Idle is percent of the device's idle compute, of an idle slice; 0 of any other.
+	Idle v1alpha1.Percent
 }
 
 // Index is one version of the ledger: what its spec grants, and what its status
@@ -65,9 +68,14 @@ type Index struct {
 	sums   map[string]v1alpha1.Amounts
 	owners map[types.UID]string
 	held   map[types.UID]bool
-	inUse  []v1alpha1.SliceStatus
+	// leaving are the pods whose idle slices are being taken back.
+	leaving map[types.UID]bool
+	inUse   []v1alpha1.SliceStatus
 	// misaligned are few: nearly always none.
 	misaligned []v1alpha1.MisalignedPod
+	// Tide is how much idle slices may have, nil for all, and Idle the devices that have such.
+	Tide *v1alpha1.LedgerTide
+	Idle []tide.Device
 
 	version string
 	healthy []string
@@ -110,7 +118,7 @@ func (x *Index) Sum(devices []v1alpha1.DeviceStatus, s *v1alpha1.SummaryStatus) 
 
 // NewIndex reads a ledger; nil is an empty one.
 func NewIndex(l *v1alpha1.SliceLedger) *Index {
-	x := &Index{grants: map[Key][]Grant{}, sums: map[string]v1alpha1.Amounts{}, owners: map[types.UID]string{}, held: map[types.UID]bool{},
+	x := &Index{grants: map[Key][]Grant{}, sums: map[string]v1alpha1.Amounts{}, owners: map[types.UID]string{}, held: map[types.UID]bool{}, leaving: map[types.UID]bool{},
 		cordoned: map[string]bool{}, shares: map[string][]Share{}}
 	if l == nil {
 		return x
@@ -118,6 +126,7 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 	x.UID, x.Generation, x.inUse = l.UID, l.Generation, l.Status.Slices
 	x.version, x.healthy = l.ResourceVersion, healthyNames(l.Status.Devices)
 	x.misaligned = l.Status.Misaligned
+	x.Tide, x.Idle = l.Spec.Tide, tide.Idle(&l.Spec)
 	for _, c := range l.Spec.Cordons {
 		x.cordoned[c.UUID] = true
 	}
@@ -150,7 +159,7 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 			key := Key{Pod: s.Pod, Container: s.Ctr}
 			g := Grant{
 				UUID: d.UUID, DeviceMem: d.Mem, Core: s.Core, Mem: s.Mem, Mode: s.EffectiveMode(),
-				PodCore: booked[s.Pod].PodCore, PodMem: booked[s.Pod].PodMem, Asked: s.Of(),
+				PodCore: booked[s.Pod].PodCore, PodMem: booked[s.Pod].PodMem, Asked: s.Of(), Idle: s.Idle,
 			}
 			if s.Resize != nil {
 				g.Resize = *s.Resize
@@ -160,6 +169,9 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 			}
 			x.grants[key] = append(x.grants[key], g)
 			x.owners[s.Pod] = s.Owner
+			if s.Leaving {
+				x.leaving[s.Pod] = true
+			}
 		}
 	}
 	return x
@@ -215,6 +227,10 @@ func (x *Index) Granted(uuid string) v1alpha1.Amounts { return x.sums[uuid] }
 // may be prepared, and no container may have them: they can be taken back at any
 // time, without a word from this node.
 func (x *Index) Held(pod types.UID) bool { return x.held[pod] }
+
+// Leaving reports whether the pod's idle slice is being taken back: its container is to end now, and
+// no other to start.
+func (x *Index) Leaving(pod types.UID) bool { return x.leaving[pod] }
 
 // Misaligned is the NUMA node to which the allocator may move the pod's slices at any time,
 // because the status said so.

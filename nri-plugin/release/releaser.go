@@ -22,11 +22,13 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/ledger"
@@ -49,6 +51,8 @@ type Releaser struct {
 	// Pods of this node, from the watch; Live is the API server itself.
 	Pods, Live client.Reader
 	Table      *attach.ContainerTable
+	// TideOver, if set, reports whether the pod's idle slice is beyond what the node's tide allows.
+	TideOver func(types.UID) bool
 	// Forget removes what was prepared for a pod on the node.
 	Forget func(types.UID) error
 	// Publish asks for the status to be written.
@@ -63,11 +67,13 @@ type Releaser struct {
 	// outlived are the pods that are deleted and have containers; Run's alone.
 	outlived map[types.UID]*outlived
 	killed   *atomic.Int64
+	// reclaims are since when idle slices are being taken back, with containers; Run's alone.
+	reclaims map[types.UID]time.Time
 }
 
 // New makes a Releaser's queue; the fields are the caller's to fill.
 func New(r Releaser) *Releaser {
-	r.outlived, r.killed = map[types.UID]*outlived{}, &atomic.Int64{}
+	r.outlived, r.killed, r.reclaims = map[types.UID]*outlived{}, &atomic.Int64{}, map[types.UID]time.Time{}
 	r.queue = worker.NewQueue[types.UID](100*time.Millisecond, 30*time.Second)
 	return &r
 }
@@ -104,6 +110,7 @@ func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Durati
 	running := r.Table.Of(pod)
 	if len(running) == 0 {
 		delete(r.outlived, pod)
+		r.reclaimed(pod)
 	}
 	if !holds {
 		// The spec is clean: the handshake is over.
@@ -121,12 +128,17 @@ func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Durati
 		// again, and many pods may end together.
 		return 0, nil
 	}
-	is, err := r.read(ctx, pod, owner)
-	if err != nil {
-		return 0, err
-	}
-	if len(running) > 0 {
-		again, err = r.end(pod, is, running)
+	is := life{over: true}
+	if r.Index().Leaving(pod) || holds && r.TideOver != nil && r.TideOver(pod) {
+		// Whatever becomes of the pod: others wait for its memory.
+		again, err = r.reclaim(pod, running)
+	} else {
+		if is, err = r.read(ctx, pod, owner); err != nil {
+			return 0, err
+		}
+		if len(running) > 0 {
+			again, err = r.end(pod, is, running)
+		}
 	}
 	if !is.over {
 		if !is.seen && again == 0 {
@@ -270,6 +282,49 @@ func (r *Releaser) end(pod types.UID, is life, running []attach.Entry) (again ti
 	}
 	return recheck, err
 }
+
+// ReasonReclaimed is the reason of the event: the container of an idle slice was ended.
+const ReasonReclaimed = "IdleSliceReclaimed"
+
+// killAgain is when a container is killed once more that does not end, or that had no process yet.
+const killAgain = 100 * time.Millisecond
+
+// reclaim ends the containers of an idle slice that is being taken back. No other is started for it.
+func (r *Releaser) reclaim(pod types.UID, running []attach.Entry) (again time.Duration, err error) {
+	if _, known := r.reclaims[pod]; !known && len(running) > 0 {
+		r.reclaims[pod] = r.Now()
+	}
+	for _, e := range running {
+		again = killAgain
+		if e.PID == 0 {
+			continue // it is being created
+		}
+		switch failed := r.Kill(e.PID, e.ID); {
+		case failed == nil:
+			r.Log.Info("Ended a container of an idle slice", "pod", e.Owner, "podUID", e.Pod, "container", e.Name)
+			r.Warn(e.Container, ReasonReclaimed, "it is ended: the memory of its idle slice was granted to others, or its tide is over")
+		case !errors.Is(failed, unix.ESRCH):
+			err = errors.Join(err, fmt.Errorf("ending container %s of pod %s, whose idle slice is taken back: %w", e.Name, e.Owner, failed))
+		}
+	}
+	return again, err
+}
+
+// reclaimed notes that none of an idle slice's containers is left.
+func (r *Releaser) reclaimed(pod types.UID) {
+	if since, known := r.reclaims[pod]; known {
+		reclaimSeconds.Observe(r.Now().Sub(since).Seconds())
+		delete(r.reclaims, pod)
+	}
+}
+
+var reclaimSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+	Name:    "vernier_node_idle_slice_reclaim_seconds",
+	Help:    "Time from when the agent saw that an idle slice is taken back until the last of its containers was gone.",
+	Buckets: prometheus.ExponentialBuckets(0.01, 2, 10),
+})
+
+func init() { metrics.Registry.MustRegister(reclaimSeconds) }
 
 // Ended is how many containers were ended that had outlived their pods.
 func (r *Releaser) Ended() int64 { return r.killed.Load() }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -54,6 +55,50 @@ func pod(uid types.UID, phase corev1.PodPhase) []corev1.Pod {
 }
 
 var running = []attach.Entry{{Grace: time.Hour, Container: mode.Container{Pod: "uid-a", ID: "1"}}}
+
+// While an idle slice is being taken back its containers are killed at once, again until they end, and then
+// it is released, whatever the API server says of the pod, and without asking it.
+func TestReclaim(t *testing.T) {
+	index := ledger.NewIndex(&v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{UUID: "GPU-1", Core: 100, Mem: 1000, Slices: []v1alpha1.Slice{
+		{Pod: "uid-a", Owner: "team/a", Ctr: "c", Mem: 1, Idle: 30, Leaving: true}, {Pod: "uid-b", Owner: "team/b", Ctr: "c", Mem: 1, Idle: 30}}}}}})
+	table := &attach.ContainerTable{}
+	entry := func(pod types.UID, pid uint32) attach.Entry {
+		return attach.Entry{PID: pid, Container: mode.Container{Pod: pod, Name: "c", ID: string(pod), Owner: "team/x", Grants: index.Grants(ledger.Key{Pod: pod, Container: "c"})}}
+	}
+	table.Reset([]attach.Entry{entry("uid-a", 0), entry("uid-b", 8)})
+	var killed []uint32
+	failure, warned := error(nil), 0
+	r := New(Releaser{
+		Index: func() *ledger.Index { return index }, Table: table, Publish: func() {}, Now: time.Now, Log: logr.Discard(),
+		Pods: &pods{list: pod("uid-b", corev1.PodRunning)}, Live: &pods{err: errors.New("connection refused")},
+		Kill: func(pid uint32, _ string) error { killed = append(killed, pid); return failure },
+		Warn: func(mode.Container, string, string) { warned++ },
+	})
+	look := func() time.Duration { return must.Get(r.decide(t.Context(), "uid-a"))(t) }
+	if again := look(); again != killAgain || len(killed) > 0 {
+		t.Errorf("one without a process yet: killed %v, looks again after %v", killed, again)
+	}
+	table.Reset([]attach.Entry{entry("uid-a", 7), entry("uid-b", 8)})
+	if again := look(); again != killAgain || !slices.Equal(killed, []uint32{7}) || warned != 1 || len(table.Fenced()) > 0 {
+		t.Errorf("killed %v, looks again after %v, %d events, released %v", killed, again, warned, table.Fenced())
+	}
+	failure = unix.EPERM
+	if _, err := r.decide(t.Context(), "uid-a"); err == nil || !strings.Contains(err.Error(), "idle slice is taken back") {
+		t.Errorf("a kill that failed: %v", err)
+	}
+	failure = unix.ESRCH
+	look()
+	table.Detach("uid-a")
+	count := func() uint64 {
+		var m dto.Metric
+		must.Do(t, reclaimSeconds.Write(&m))
+		return m.GetHistogram().GetSampleCount()
+	}
+	before := count()
+	if look(); count() != before+1 || len(r.reclaims) > 0 || !slices.Equal(table.Fenced(), []types.UID{"uid-a"}) || !slices.Equal(killed, []uint32{7, 7, 7}) {
+		t.Errorf("released %v, killed %v", table.Fenced(), killed)
+	}
+}
 
 // Invariant 1 and 6: slices are given back when the pod is over and the runtime
 // has none of its containers, and at no other time.

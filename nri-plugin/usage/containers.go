@@ -65,7 +65,7 @@ type watchedSlice struct {
 // workload is empty where it is not known; it counts for a container that is not watched yet.
 func (a *Account) observe(c mode.Container, workload string, all []sample, now time.Time) {
 	i := slices.IndexFunc(a.kept.Watched, func(w watched) bool { return w.ID == c.ID })
-	if len(all) == 0 || i < 0 && workload == "" {
+	if len(all) == 0 || i < 0 && workload == "" || all[0].grant.Idle > 0 { // what an idle slice gets is no need
 		return
 	}
 	if i < 0 {

@@ -3,6 +3,7 @@
 package usage
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -41,7 +42,7 @@ type sample struct {
 }
 
 // counts reports whether the slice's device time is measured.
-func (s sample) counts() bool { return s.whole || s.grant.Core > 0 }
+func (s sample) counts() bool { return s.whole || s.grant.Core > 0 || s.grant.Idle > 0 }
 
 // measure counts up to now, and what containers have used since the time before. It reports
 // whether there is anything to count yet, and whether other slices are idle than before.
@@ -64,6 +65,9 @@ func (a *Account) measure() (counts, idle bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	idle = a.rest(work, a.from.Now())
+	for _, l := range all {
+		idle = a.starve(l.samples, a.from.Now()) || idle
+	}
 	a.step()
 	if a.present == nil {
 		return false, idle
@@ -80,6 +84,10 @@ func (a *Account) measure() (counts, idle bool) {
 	if a.from.Table.Synced() {
 		a.kept.Readings = slices.DeleteFunc(a.kept.Readings, func(r reading) bool {
 			_, runs := a.from.Table.Get(r.Container)
+			return !runs
+		})
+		maps.DeleteFunc(a.starving, func(of sliceKey, _ starving) bool {
+			_, runs := a.from.Table.Get(of.container)
 			return !runs
 		})
 	}

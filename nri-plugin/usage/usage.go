@@ -89,6 +89,8 @@ type Account struct {
 	// rests are the slices that did no work at the last look, idle those of them that are published.
 	rests map[sliceKey]rest
 	idle  map[sliceKey]time.Time
+	// starving are the idle slices that waited and got next to nothing.
+	starving map[sliceKey]starving
 }
 
 // present is a device as it is counted now.

@@ -35,6 +35,7 @@ var commands = map[string]struct{ args, prints string }{
 	"quota":      {namespace + " --gpus 2.5 --dry-run=server", "resourcequota/vernier-gpus created (server dry run)"},
 	"resize":     {"infer -n " + namespace + " --core 10", "pod " + namespace + "/infer: main to 10 %: in force"},
 	"slices":     {"-n " + namespace, "train main " + node + "/… attached"},
+	"tides":      {"", "No tides:"},
 	"top":        {"-n " + namespace, "train main " + node + " 6144/40656"},
 	"uninstall":  {"--wait", "Namespace/vernier-system deleted (dry run)"},
 	"uncordon":   {node + "/0", "gpu/" + node + "/0 uncordoned"},

@@ -28,6 +28,7 @@ func Node(name string) *corev1.Node {
 		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 			corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("200"),
 			v1alpha1.ResourceCore: resource.MustParse("200"), v1alpha1.ResourceMemPercent: resource.MustParse("200"), v1alpha1.ResourceMemMiB: resource.MustParse("2000"),
+			v1alpha1.ResourceIdleCore: resource.MustParse("200"), v1alpha1.ResourceIdleMemMiB: resource.MustParse("2000"),
 		}},
 	}
 }
@@ -91,11 +92,20 @@ func Share(core v1alpha1.Percent, mem v1alpha1.MiB) v1alpha1.Share {
 	return v1alpha1.Share{GPUs: 1, Core: core, MemMiB: mem}
 }
 
+// IdleShare is that of an idle slice.
+func IdleShare(core v1alpha1.Percent, mem v1alpha1.MiB) v1alpha1.Share {
+	return v1alpha1.Share{GPUs: 1, Idle: core, MemMiB: mem}
+}
+
 // RequestOf is the share as the user wrote it: totals of the container.
 func RequestOf(s v1alpha1.Share) corev1.ResourceRequirements {
 	limits := corev1.ResourceList{}
-	for name, amount := range map[corev1.ResourceName]int64{
-		v1alpha1.ResourceCore: int64(s.Core), v1alpha1.ResourceMemPercent: int64(s.MemPercent), v1alpha1.ResourceMemMiB: int64(s.MemMiB)} {
+	amounts := map[corev1.ResourceName]int64{
+		v1alpha1.ResourceCore: int64(s.Core), v1alpha1.ResourceMemPercent: int64(s.MemPercent), v1alpha1.ResourceMemMiB: int64(s.MemMiB)}
+	if s.Idle > 0 {
+		amounts = map[corev1.ResourceName]int64{v1alpha1.ResourceIdleCore: int64(s.Idle), v1alpha1.ResourceIdleMemMiB: int64(s.MemMiB)}
+	}
+	for name, amount := range amounts {
 		if amount > 0 {
 			limits[name] = *resource.NewQuantity(amount*int64(s.GPUs), resource.DecimalSI)
 		}

@@ -26,7 +26,7 @@ func Grant(l *v1alpha1.SliceLedger, p *corev1.Pod, on map[string]int) *v1alpha1.
 			l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: uuid, Core: v1alpha1.WholeGPU, Mem: DeviceMiB})
 		}
 		l.Spec.Devices[i].Slices = append(l.Spec.Devices[i].Slices, v1alpha1.Slice{
-			Pod: p.UID, Owner: p.Namespace + "/" + p.Name, Ctr: c.Name, Core: shares[c.Name].Core, Mem: memoryOf(shares[c.Name])})
+			Pod: p.UID, Owner: p.Namespace + "/" + p.Name, Ctr: c.Name, Core: shares[c.Name].Core, Mem: memoryOf(shares[c.Name]), Idle: shares[c.Name].Idle})
 	}
 	return l
 }

@@ -47,12 +47,13 @@
 #define VGPU_PACE_VERSION 4u
 
 #define VGPU_MAY_BURST 1u // may use device time beyond the quota that nobody else wants
+#define VGPU_IDLE 2u // an idle slice: it has no quota, and launches only while the node side gives it a turn
 
 struct vgpu_limits_device {
     uint8_t uuid[VGPU_UUID_BYTES]; // as cuDeviceGetUuid returns it
     uint64_t memory_bytes;         // at least 1
     uint32_t core_percent;         // 1..100; 0 = no compute quota: it yields to those with one
-    uint32_t flags;                // VGPU_MAY_BURST
+    uint32_t flags;                // VGPU_MAY_BURST or VGPU_IDLE
 };
 
 struct vgpu_limits {

@@ -99,6 +99,7 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_counters_device, longest_ns)", devLongestOff},
 		{"offsetof(struct vgpu_counters_device, usual_ns)", devUsualOff},
 		{"offsetof(struct vgpu_counters_device, working_until)", devWorkingOff},
+		{"offsetof(struct vgpu_counters_device, waiting_since)", devWaitingOff},
 		{"offsetof(struct vgpu_counters, slot)", slotsOff},
 		{"offsetof(struct vgpu_counters, calendar)", calendarOff},
 		{"sizeof(struct vgpu_calendar)", calendarSize},

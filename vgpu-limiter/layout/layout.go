@@ -65,6 +65,7 @@ const (
 	limitsCoreOff      = 24
 	limitsFlagsOff     = 28
 	flagMayBurst       = 1
+	flagIdle           = 2
 
 	countersSize       = 1675264
 	countersVersionOff = 8
@@ -85,6 +86,7 @@ const (
 	devLastLaunchOff   = 96
 	devLongestOff      = 104
 	devWorkingOff      = 112
+	devWaitingOff      = 120
 
 	paceMagic      = 0x3145434150504756 // "VGPPACE1"
 	paceVersion    = 4

@@ -35,6 +35,8 @@ type DeviceLimit struct {
 	// MayBurst lets the container use device time beyond its quota while nobody
 	// else wants it, as long as the node side (package pace) says so.
 	MayBurst bool
+	// Idle is an idle slice's: no quota, and launches only while the node side gives it a turn.
+	Idle bool
 }
 
 // Encode returns the content of a limits file.
@@ -61,8 +63,11 @@ func (l Limits) Encode() ([]byte, error) {
 		copy(e, uuid[:])
 		le.PutUint64(e[limitsMemoryOff:], d.MemoryBytes)
 		le.PutUint32(e[limitsCoreOff:], d.Core)
-		if d.MayBurst {
+		switch {
+		case d.MayBurst:
 			le.PutUint32(e[limitsFlagsOff:], flagMayBurst)
+		case d.Idle:
+			le.PutUint32(e[limitsFlagsOff:], flagIdle)
 		}
 	}
 	le.PutUint64(b[limitsChecksumOff:], checksum(b))
@@ -103,13 +108,14 @@ func DecodeLimits(b []byte) (Limits, error) {
 			UUID:        formatUUID(e[:uuidBytes]),
 			Core:        le.Uint32(e[limitsCoreOff:]),
 			MemoryBytes: le.Uint64(e[limitsMemoryOff:]),
-			MayBurst:    le.Uint32(e[limitsFlagsOff:])&flagMayBurst != 0,
+			MayBurst:    le.Uint32(e[limitsFlagsOff:]) == flagMayBurst,
+			Idle:        le.Uint32(e[limitsFlagsOff:]) == flagIdle,
 		}
 		if d.MemoryBytes == 0 || d.MemoryBytes > bytesMask {
 			return Limits{}, fmt.Errorf("limits: device %d: memory of %d bytes, want 1 to %d", i, d.MemoryBytes, uint64(bytesMask))
 		}
-		if flags := le.Uint32(e[limitsFlagsOff:]); d.Core > 100 || flags&^flagMayBurst != 0 {
-			return Limits{}, fmt.Errorf("limits: device %d: core of %d percent, flags %#x, want 0 to 100, 0 or 1", i, d.Core, flags)
+		if flags := le.Uint32(e[limitsFlagsOff:]); d.Core > 100 || flags > flagIdle || d.Idle && d.Core != 0 {
+			return Limits{}, fmt.Errorf("limits: device %d: core of %d percent, flags %#x, want 0 to 100, 0 to 2; no core with 2", i, d.Core, flags)
 		}
 		for _, other := range l.Devices {
 			if other.UUID == d.UUID {

@@ -170,6 +170,9 @@ type Activity struct {
 	Usual      time.Duration // what launches take on average, each by the time that it takes
 	// WorkingUntil is when what was launched is through, as far as is known.
 	WorkingUntil time.Duration // CLOCK_MONOTONIC
+	// WaitingSince is since when the launch that has waited longest waits for its quota or turn; 0
+	// where none does. A process that was killed may have left it.
+	WaitingSince time.Duration // CLOCK_MONOTONIC
 	Grown        Grown
 }
 
@@ -198,6 +201,7 @@ func ReadActivity(f *os.File, devices []Activity) error {
 			Usual:        word(devUsualOff),
 			Longest:      word(devLongestOff),
 			WorkingUntil: word(devWorkingOff),
+			WaitingSince: word(devWaitingOff),
 			Grown: Grown{le.Uint64(d[devRefusalsOff:]), le.Uint64(d[devPeakOff:]), le.Uint64(d[devThrottledOff:]),
 				le.Uint64(d[devLaunchesOff:])},
 		}

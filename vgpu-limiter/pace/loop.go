@@ -65,6 +65,7 @@ type Container struct {
 	damaged  bool // the counters went back
 	unknown  bool // of a release that knows no plain quota
 	failed   bool // the counters can't be read
+	shut     bool // an idle slice's: it gets no turns
 }
 
 // New returns a loop without containers.
@@ -105,6 +106,13 @@ func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
 	l.containers = append(l.containers, c)
 	l.setPlain(l.places()) // before its processes run
 	return c, nil
+}
+
+// Shut has the container, if it has an idle slice, get no turns, or get them again.
+func (c *Container) Shut(shut bool) {
+	c.loop.mu.Lock()
+	defer c.loop.mu.Unlock()
+	c.shut = shut
 }
 
 // Detach ends it; the container, if it still runs, has its plain quota. A second
@@ -167,7 +175,7 @@ func (l *Loop) step() (bool, time.Duration) {
 			d, state := p.limit(), p.state()
 			members[i] = member{
 				quota: int(d.Core), mayBurst: d.MayBurst, unknown: p.container.unknown && d.Core == 0,
-				slot: state.slot, waits: state.throttled.when > now-2*tick,
+				idle: d.Idle, shut: d.Idle && p.container.shut, slot: state.slot, waits: state.throttled.when > now-2*tick,
 				charged: state.used.more, Activity: p.container.activity[p.device],
 			}
 			busy = busy || members[i].working(now, l.rhythms[uuid]) && (len(there) > 1 || d.MayBurst)
@@ -178,10 +186,17 @@ func (l *Loop) step() (bool, time.Duration) {
 		turns, r := plan(now, l.rhythms[uuid], members)
 		l.rhythms[uuid] = r
 		at = min(at, event(now, members, r))
+		if r.idleUntil > 0 {
+			busy, at = true, min(at, r.idleUntil)
+		}
 		for i, turn := range turns {
 			there[i].payBack(now - l.stepped)
 			there[i].state().slot = members[i].slot
-			there[i].container.pace.Set(there[i].device, turn, now+Validity)
+			valid := now + Validity
+			if members[i].idle {
+				valid = members[i].slot.end
+			}
+			there[i].container.pace.Set(there[i].device, turn, valid)
 		}
 	}
 	l.stepped = now
@@ -217,7 +232,9 @@ func (l *Loop) setPlain(places map[string][]place) {
 	for _, there := range places {
 		quotas := make([]int, len(there))
 		for i, p := range there {
-			quotas[i] = int(p.limit().Core)
+			if quotas[i] = int(p.limit().Core); p.limit().Idle {
+				quotas[i] = -1
+			}
 		}
 		for i, p := range there {
 			if core := plainQuota(quotas, i); core != p.state().plain {

@@ -36,6 +36,8 @@ type member struct {
 	mayBurst bool
 	unknown  bool          // without a quota, and its library can't be held back: it may work
 	class    bool          // all that yield on the GPU (yield.go)
+	idle     bool          // an idle slice (idle.go)
+	shut     bool          // it gets no turn
 	slot     slot          // its turn, as it was planned last
 	waits    bool          // a launch waits
 	charged  time.Duration // device time since it was looked at last
@@ -47,6 +49,8 @@ type member struct {
 type rhythm struct {
 	length, since, looked time.Duration
 	yields                yielding
+	// idleUntil is when idle slices are to be looked at again; 0 without any that works.
+	idleUntil time.Duration
 }
 
 // working: it launches, or what it has launched isn't paid for yet. One that waits
@@ -69,11 +73,16 @@ func (m member) launched(now, lately time.Duration) bool {
 func plan(now time.Duration, before rhythm, members []member) ([]layout.Turn, rhythm) {
 	turns := make([]layout.Turn, len(members))
 	var paced, present, yield []int // paced: working within a quota; yield: without one
-	working, quotas, unknown := 0, 0, false
+	working, quotas, unknown, idles := 0, 0, false, []int(nil)
 	for i, m := range members {
 		turns[i] = layout.Turn{Core: uint32(m.quota), Period: period, Part: layout.WholePeriod}
 		unknown = unknown || m.unknown
 		switch works := m.working(now, before); {
+		case m.shut:
+			turns[i], members[i].slot = layout.Turn{}, slot{last: m.slot.last}
+		case m.idle:
+			idles = append(idles, i)
+			unknown = unknown || works
 		case works && m.quota != 0:
 			paced, quotas, working = append(paced, i), quotas+m.quota, working+1
 		case works && !m.unknown:
@@ -104,17 +113,19 @@ func plan(now time.Duration, before rhythm, members []member) ([]layout.Turn, rh
 		yield = nil
 	}
 	for i := range members {
-		if !slices.Contains(others, i) {
+		if !slices.Contains(others, i) && !members[i].idle {
 			members[i].slot = slot{held: members[i].slot.held, last: members[i].slot.last, begun: members[i].slot.begun && slices.Contains(yield, i)}
 		}
 	}
-	if len(yield) > 0 {
-		return turns, takeTurnsWithClass(now, before, members, turns, paced, yield)
+	var r rhythm
+	switch {
+	case len(yield) > 0:
+		r = takeTurnsWithClass(now, before, members, turns, paced, yield)
+	case len(others) >= 2:
+		r = takeTurns(now, before, members, turns, others)
 	}
-	if len(others) < 2 {
-		return turns, rhythm{}
-	}
-	return turns, takeTurns(now, before, members, turns, others)
+	r.idleUntil = giveIdleTurn(now, members, turns, idles, len(yield) > 0 || len(others) >= 2)
+	return turns, r
 }
 
 // giveIdle shares out what the quotas of working containers leave, in

@@ -39,11 +39,11 @@ type yielding struct {
 }
 
 // plainQuota is what a container has on a GPU when nobody says more, for each of those
-// there by their quotas; 0: it isn't measured, or its limits say it.
+// there by their quotas, -1 for idle slices; 0: it isn't measured, or its limits say it.
 func plainQuota(quotas []int, i int) uint32 {
 	sum, yield := 0, 0
 	for _, q := range quotas {
-		sum += q
+		sum += max(q, 0)
 		if q == 0 {
 			yield++
 		}

@@ -27,8 +27,8 @@ type replayed struct {
 	Containers []replayedContainer `json:"containers"`
 }
 
-// replayedContainer has a quota in percent, 0 for one that yields, and pieces of work: when each begins, and
-// what it takes on the device, in seconds. With Again the first one comes again and again, after a pause.
+// replayedContainer has a quota in percent, and pieces of work: when each begins, and what it takes on the
+// device, in seconds. With Again it is an idle slice, and the first one comes again and again, after a pause.
 type replayedContainer struct {
 	Quota  int          `json:"quota"`
 	Bursts bool         `json:"bursts"`
@@ -43,7 +43,7 @@ type measured struct {
 	Took  [][]float64 `json:"took"`
 }
 
-// TestReplay: a container has all that its pieces of work take, and one that yields has most of the rest.
+// TestReplay: a container has all that its pieces of work take, and an idle slice has most of the rest.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	loads := []replayed{{Seconds: 4, Containers: []replayedContainer{
@@ -78,7 +78,11 @@ func (l replayed) replay(t *testing.T) (m measured) {
 		for _, p := range c.Pieces {
 			args = append(args, fmt.Sprintf("%s%.0f:%.0f", map[bool]string{true: "+"}[c.Again], p[0]*1e6, p[1]*1e6))
 		}
-		running = append(running, n.start(n.add(c.Quota, c.Bursts), "replay", args...))
+		quota := c.Quota
+		if c.Again {
+			quota = idleSlice
+		}
+		running = append(running, n.start(n.add(quota, c.Bursts), "replay", args...))
 	}
 	n.begin(running, make([]tenant, len(running)))
 	began := n.clock.now() + time.Second // each program's first kernel is over

@@ -32,7 +32,7 @@ func (t tenant) program() (name string, threads int) {
 	switch {
 	case len(f) == 0:
 		return "replay", 1
-	case f[0] == "train":
+	case f[0] == "train" || f[0] == "pause":
 		return "steps", 1
 	case f[0] == "serve" || f[0] == "sleep":
 		threads, _ = strconv.Atoi(f[1])
@@ -76,6 +76,9 @@ func newNode(t *testing.T, serial bool) *node {
 	return n
 }
 
+// idleSlice is the quota of a container with an idle slice.
+const idleSlice = -1
+
 // add attaches a container with a quota.
 func (n *node) add(quota int, bursts bool) *container {
 	n.t.Helper()
@@ -85,7 +88,8 @@ func (n *node) add(quota int, bursts bool) *container {
 		n.containers = append(n.containers, c)
 	}
 	c.attached = true
-	c.write([]layout.DeviceLimit{{UUID: c.status(0, "uuid"), Core: uint32(quota), MemoryBytes: 1000 * mib, MayBurst: bursts}})
+	limit := layout.DeviceLimit{UUID: c.status(0, "uuid"), Core: uint32(max(quota, 0)), MemoryBytes: 1000 * mib, MayBurst: bursts, Idle: quota == idleSlice}
+	c.write([]layout.DeviceLimit{limit})
 	err := layout.CreatePace(filepath.Join(c.dir, "pace"), 1)
 	var attached *pace.Container
 	if err == nil {

@@ -103,7 +103,11 @@ func (r *Reader) Read(namespace string, raw []byte) (Reading, error) {
 	if err != nil || pod.Metadata == nil {
 		return Reading{}, cmp.Or(err, errNoPod)
 	}
-	return r.read(namespace, pod), nil
+	out := r.read(namespace, pod)
+	if err := hasController(pod, &out.Request); err != nil {
+		out.Errors, out.Patch = append(out.Errors, err), nil
+	}
+	return out, nil
 }
 
 func (r *Reader) concerns(raw []byte) bool { return containsAny(raw, r.traces) }

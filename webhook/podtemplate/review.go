@@ -115,6 +115,7 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 			api.MaxShareContainers, api.MaxSlicesPerDevice)))
 	}
 	f.start()
+	f.onIdle(pod.Metadata.Annotations)
 	if f.SameGPU {
 		f.sameGPU(known)
 	}
@@ -220,6 +221,9 @@ func (f *findings) amount(c *slim.Container, path *field.Path) (share api.Share,
 	}
 	if share, errs = podrequest.ShareOf(c.Resources, f.classes, path); len(errs) > 0 {
 		return share, totals, errs
+	}
+	if share.Idle > 0 {
+		return share, nil, nil
 	}
 	core, missing := f.compute.Fill(&share, c.Name, f.namespace, path)
 	if missing != nil {

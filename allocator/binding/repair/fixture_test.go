@@ -51,6 +51,9 @@ type fixture struct {
 	specs, statuses, conditions int
 	// refuse is the answer to a write of an object, nil where it is taken.
 	refuse func(obj client.Object) error
+	// evicted are the pods that were, and evictions, if set, is the answer to it.
+	evicted   []string
+	evictions func() error
 }
 
 func newFixture(t *testing.T, l *v1alpha1.SliceLedger, pods ...*corev1.Pod) *fixture {
@@ -60,6 +63,13 @@ func newFixture(t *testing.T, l *v1alpha1.SliceLedger, pods ...*corev1.Pod) *fix
 	}
 	f := &fixture{t: t, api: objects.Server(t, has...), clock: testclock.NewFakeClock(start), work: objects.NewWork[queue.Item](), recorder: record.NewFakeRecorder(100), refuse: func(client.Object) error { return nil }}
 	counted := interceptor.NewClient(f.api, interceptor.Funcs{
+		SubResourceCreate: func(_ context.Context, _ client.Client, _ string, pod, _ client.Object, _ ...client.SubResourceCreateOption) error {
+			if f.evictions != nil {
+				return f.evictions()
+			}
+			f.evicted = append(f.evicted, pod.GetName())
+			return nil
+		},
 		Update: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.UpdateOption) error {
 			f.specs++
 			if err := f.refuse(obj); err != nil {

@@ -21,6 +21,7 @@ import (
 	"vernier.dev/vernier/allocator/state/agents"
 	"vernier.dev/vernier/allocator/state/cache"
 	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/allocator/state/tides"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/refusal"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -37,6 +38,8 @@ type Reconciler struct {
 	// Agents are the node agents' pods. Nil where agents do not run in pods: then only what
 	// they say themselves is known of them.
 	Agents *agents.Agents
+	// Tides are those that there are; nil is none.
+	Tides *tides.Set
 	// IdleAfter is how long a pod does no work on its GPUs before its condition says so; 0 never says it.
 	IdleAfter time.Duration
 	Clock     clock.PassiveClock
@@ -51,7 +54,9 @@ type Reconciler struct {
 //   - it replaces pods that cannot start because the agent is away;
 //   - it sets the condition of pods on failed devices;
 //   - it takes the next step of the resizes that pods ask for;
+//   - it writes how much idle slices may have, and until when;
 //   - it sets the conditions of pods on failed devices, and of idle ones;
+//   - it evicts pods whose idle slices are gone or starve;
 //   - it has gated pods with slices looked at.
 //
 // A slice of a pod that is not known is left alone. The watch may be
@@ -89,7 +94,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, node string) error {
 		func() error { return r.replaceStranded(ctx, node, known) },
 		func() error { return r.setHealth(ctx, node, known) },
 		func() error { return r.resize(ctx, node) },
+		func() error { return r.setTide(ctx, node) },
 		func() error { return r.setIdle(ctx, node, known) },
+		func() error { return r.evictStarved(ctx, node, known) },
 	} {
 		if err := do(); refusal.Is(err) {
 			refused = errors.Join(refused, err)

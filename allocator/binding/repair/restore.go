@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/state/grants"
@@ -34,7 +35,11 @@ func (r *Reconciler) restore(ctx context.Context, node string) error {
 	}
 	var unrestorable, moved []*corev1.Pod
 	for _, pod := range r.drifted(known) {
-		if now, fits := missing.InPlace(pod, ledger); !fits {
+		if podrequest.OnIdle(pod) {
+			if err := r.evictIdle(ctx, pod, node, binding.IdleGone, "its idle slice was taken back"); err != nil {
+				return err
+			}
+		} else if now, fits := missing.InPlace(pod, ledger); !fits {
 			unrestorable = append(unrestorable, pod)
 		} else if news(pod, now) {
 			ledger = now

@@ -8,6 +8,7 @@
 package eventhandlers
 
 import (
+	"maps"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -120,6 +121,9 @@ func (h *Handlers) FinishPlacing(pods []*corev1.Pod) {
 func (h *Handlers) SetNode(old, node *corev1.Node) {
 	h.Filters.SetNode(node)
 	h.changed(old, node, "")
+	if old == nil || !maps.Equal(old.Labels, node.Labels) {
+		h.Queue.Add(queue.Item{Node: node.Name}) // tides select nodes by labels
+	}
 }
 
 // DeleteNode takes out a node. Its ledger is deleted with it. Pods that are spread may have
@@ -155,6 +159,13 @@ func (h *Handlers) ClassesChanged() {
 	h.changed(nil, &v1alpha1.GPUClass{}, "")
 	// Lost slices of a container of the class may now be restored on another device.
 	for _, node := range h.Cache.NodesMissing() {
+		h.Queue.Add(queue.Item{Node: node})
+	}
+}
+
+// TidesChanged says that there are other Tides than before.
+func (h *Handlers) TidesChanged() {
+	for _, node := range h.Cache.Index.Names() {
 		h.Queue.Add(queue.Item{Node: node})
 	}
 }

@@ -62,6 +62,8 @@ const (
 	// ReasonResized and ReasonInfeasible are how a resize ended.
 	ReasonResized    = "VernierResized"
 	ReasonInfeasible = "VernierResizeInfeasible"
+	// ReasonIdleEvicted is of a pod whose idle slice is gone, or of no use to it.
+	ReasonIdleEvicted = "VernierIdleEvicted"
 	// ReasonBudgetsUnread is of a pod of a namespace with too many PodDisruptionBudgets.
 	ReasonBudgetsUnread = "VernierBudgetsUnread"
 )

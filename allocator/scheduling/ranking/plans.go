@@ -3,9 +3,13 @@
 package ranking
 
 import (
+	"cmp"
 	"iter"
+	"slices"
+	"strings"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // Plans are plans for the pod, best first, and the rooms that they were made in.
@@ -16,6 +20,9 @@ import (
 // will do. Of each the first are those with instances of MIG: they hold the pod best. Last come
 // the nodes that are set aside, so that they cost nothing while others have room.
 func (r *Ranking) Plans(a *Ask) iter.Seq2[placement.Plan, *placement.Node] {
+	if a.Idle() {
+		return r.idle(a)
+	}
 	return func(yield func(placement.Plan, *placement.Node) bool) {
 		asks := r.byLevel(a)
 		for _, one := range asks {
@@ -82,6 +89,34 @@ func (r *Ranking) each(a *Ask, nodes map[string]*node, aside bool, yield func(pl
 		}
 	}
 	return true
+}
+
+// idle are the plans for an idle slice: first the device of which most is expected to be idle.
+func (r *Ranking) idle(a *Ask) iter.Seq2[placement.Plan, *placement.Node] {
+	return func(yield func(placement.Plan, *placement.Node) bool) {
+		for _, aside := range []bool{false, true} {
+			var found []placement.Plan
+			idle := map[string]v1alpha1.Percent{}
+			for _, room := range rooms(r.nodes, a, aside) {
+				for i := range room.Devices {
+					alone := placement.Node{Name: room.Name, Devices: room.Devices[i : i+1]}
+					if plan, ok := placement.Fit(a.Demand, &alone); ok {
+						found = append(found, plan)
+						idle[room.Devices[i].UUID] = room.Devices[i].Idle
+					}
+				}
+			}
+			slices.SortFunc(found, func(p, q placement.Plan) int {
+				a, b := p.Grants[0].UUID, q.Grants[0].UUID
+				return cmp.Or(cmp.Compare(idle[b], idle[a]), strings.Compare(p.Node, q.Node), strings.Compare(a, b))
+			})
+			for _, plan := range found {
+				if !yield(plan, r.nodes[plan.Node].room) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Short reports whether there is no room for the pod on any devices, whatever else

@@ -79,10 +79,17 @@ func allows(models, model string) bool {
 
 // Expect prepares for pods like this one. Before there are nodes that costs nothing,
 // afterwards the first such pod is scored on every one.
-func (r *Ranking) Expect(a *Ask) { r.engine.Best(a.leading()) }
+func (r *Ranking) Expect(a *Ask) {
+	if !a.Idle() {
+		r.engine.Best(a.leading())
+	}
+}
 
 // Learn takes note that the pod has arrived: once per pod.
 func (r *Ranking) Learn(a *Ask) {
+	if a.Idle() {
+		return // what it takes is in no other pod's way
+	}
 	r.engine.Learn(a.leading())
 	if a.SameGPU {
 		return

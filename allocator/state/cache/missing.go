@@ -35,7 +35,11 @@ func (c *Cache) track(pod *corev1.Pod, ch *Changes) {
 		return
 	}
 	ledger := c.Index.Ledger(node)
-	if slices.Contains(c.Index.Holders(pod.UID), node) || ledger != nil && slices.Contains(ledger.Status.Released, pod.UID) {
+	if slices.Contains(c.Index.Holders(pod.UID), node) {
+		return
+	}
+	// A pod that was released is over, but for one whose idle slice was taken back: that is evicted.
+	if ledger != nil && slices.Contains(ledger.Status.Released, pod.UID) && !podrequest.OnIdle(pod) {
 		return
 	}
 	if c.missingGrants[node] == nil {
@@ -88,7 +92,8 @@ func (c *Cache) Settled(node string) bool {
 		return true
 	}
 	for _, pod := range c.missingOn(node) {
-		if missing.Possible(pod, ledger, c.classes) {
+		// Of an idle slice nothing is promised: it is not written back.
+		if !podrequest.OnIdle(pod) && missing.Possible(pod, ledger, c.classes) {
 			return false
 		}
 	}

@@ -37,7 +37,7 @@ func Grant(ledger *v1alpha1.SliceLedger, pod types.UID, owner string, plan place
 		}
 		s := v1alpha1.Slice{
 			Pod: pod, Owner: owner, Ctr: g.Container,
-			Core: g.Core, Mem: g.Mem, ReuseCore: g.ReuseCore, ReuseMem: g.ReuseMem, Asked: g.Asked, Since: since,
+			Core: g.Core, Mem: g.Mem, ReuseCore: g.ReuseCore, ReuseMem: g.ReuseMem, Asked: g.Asked, Idle: g.Idle, Since: since,
 		}
 		if g.Mode != v1alpha1.ModeLimiter {
 			s.Mode = g.Mode
@@ -142,6 +142,18 @@ func Release(ledger *v1alpha1.SliceLedger, drop func(types.UID) bool) bool {
 		ledger.Spec.Devices = slices.DeleteFunc(ledger.Spec.Devices, func(d v1alpha1.DeviceLedger) bool {
 			return len(d.Slices) == 0 && !slices.ContainsFunc(ledger.Status.Devices, func(s v1alpha1.DeviceStatus) bool { return s.UUID == d.UUID })
 		})
+	}
+	return changed
+}
+
+// Leave marks the idle slices of these pods as leaving. It reports whether anything changed.
+func Leave(ledger *v1alpha1.SliceLedger, pods map[types.UID]bool) (changed bool) {
+	for i := range ledger.Spec.Devices {
+		for j := range ledger.Spec.Devices[i].Slices {
+			if s := &ledger.Spec.Devices[i].Slices[j]; s.Idle > 0 && !s.Leaving && pods[s.Pod] {
+				s.Leaving, changed = true, true
+			}
+		}
 	}
 	return changed
 }

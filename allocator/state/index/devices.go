@@ -135,6 +135,12 @@ func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) b
 		d := placement.Device{
 			UUID: seen.UUID, Model: seen.Model, Index: seen.Index, Mem: seen.Mem,
 			FreeCore: v1alpha1.WholeGPU, FreeMem: seen.Mem, Slots: v1alpha1.MaxSlicesPerDevice,
+			FreeIdle: v1alpha1.WholeGPU, FreeIdleMem: seen.Mem,
+		}
+		if t := ledger.Spec.Tide; t != nil {
+			// As long as its window lasts: see scheduling.
+			d.FreeIdle = min(d.FreeIdle, t.Core)
+			d.FreeIdleMem, _ = t.Mem.Of(seen.Mem) // it is within its range
 		}
 		if i < len(near) {
 			d.Near = near[i]
@@ -144,6 +150,11 @@ func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) b
 			subtract(&d, granted)
 			given = granted.Slices
 		}
+		busy := v1alpha1.WholeGPU - d.FreeCore
+		if seen.ExpectedBusy != nil {
+			busy = *seen.ExpectedBusy
+		}
+		d.Idle += v1alpha1.WholeGPU - busy // less that of idle slices, which are taken off
 		mps(&d, ledger.Status.Driver.MPS, given)
 		if cut(&d, seen, given) {
 			node.Devices = append(node.Devices, d)
@@ -199,6 +210,7 @@ func subtract(d *placement.Device, granted *v1alpha1.DeviceLedger) {
 	}
 	for i := range granted.Slices {
 		d.SetFree(d.Free().Minus(placement.AmountOf(&granted.Slices[i])))
+		d.TakeIdle(&granted.Slices[i])
 	}
 }
 
@@ -211,7 +223,7 @@ func roomier(before, now *placement.Node) bool {
 	for i := range now.Devices {
 		d := &now.Devices[i]
 		b := before.Device(d.UUID)
-		if b == nil || d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.Slots > b.Slots || d.MPS && !b.MPS || b.MPSOnly && !d.MPSOnly || d.Model != b.Model || d.Near != b.Near || !d.Cut.Equal(b.Cut) {
+		if b == nil || d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.FreeIdle > b.FreeIdle || d.FreeIdleMem > b.FreeIdleMem || d.Slots > b.Slots || d.MPS && !b.MPS || b.MPSOnly && !d.MPSOnly || d.Model != b.Model || d.Near != b.Near || !d.Cut.Equal(b.Cut) {
 			return true
 		}
 	}

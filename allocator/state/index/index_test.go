@@ -81,6 +81,20 @@ func TestRoom(t *testing.T) {
 		{"a device that grew while in use", edit(granted, func(l *v1alpha1.SliceLedger) { l.Status.Devices = l.Status.Devices[:1]; l.Status.Devices[0].Mem = 1100 }),
 			[]placement.Device{{UUID: "GPU-0", Model: "T4", Mem: 1100, FreeCore: 40, FreeMem: 200, Slots: 254}}},
 	}
+	for i := range tests { // of none of these more is known than what is granted, and there are no idle slices
+		for j := range tests[i].want {
+			d := &tests[i].want[j]
+			d.FreeIdle, d.FreeIdleMem, d.Idle = 100, d.Mem, d.FreeCore
+		}
+	}
+	busy := v1alpha1.Percent(15)
+	lent := grant(t, edit(granted, func(l *v1alpha1.SliceLedger) {
+		l.Status.Devices = l.Status.Devices[:1]
+		l.Status.Devices[0].ExpectedBusy = &busy
+	}), "i", placement.Grant{UUID: "GPU-0", Mem: 50, Idle: 30})
+	tests = append(tests, tests[0])
+	tests[len(tests)-1].name, tests[len(tests)-1].ledger = "an idle slice, where less is used than granted", lent
+	tests[len(tests)-1].want = []placement.Device{{UUID: "GPU-0", Model: "T4", Mem: 1000, FreeCore: 40, FreeMem: 150, FreeIdle: 70, FreeIdleMem: 950, Idle: 55, Slots: 253}}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			x := New()

@@ -11,6 +11,7 @@ package priority
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -52,8 +54,15 @@ type Class struct {
 	Value           int32
 }
 
+// Idle is the priority of pods with idle slices, below that of all others: what they have is
+// promised to nobody. Their own classes count for the scheduler alone.
+const Idle = math.MinInt32 + 1
+
 // ClassOf is the pod's.
 func ClassOf(pod *corev1.Pod) Class {
+	if podrequest.OnIdle(pod) {
+		return Class{Namespace: pod.Namespace, Value: Idle}
+	}
 	return Class{pod.Namespace, pod.Spec.PriorityClassName, corev1helpers.PodPriority(pod)}
 }
 

@@ -4,6 +4,7 @@ package view
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -39,6 +40,8 @@ type Slice struct {
 	// Core is percent of the device's compute; 0 is no quota.
 	Core v1alpha1.Percent `json:"core"`
 	Mem  v1alpha1.MiB     `json:"memMiB"`
+	// Idle is percent of the device's idle compute that an idle slice was placed for; 0 of any other.
+	Idle v1alpha1.Percent `json:"idle,omitempty"`
 	// ReuseCore and ReuseMem are what other slices of the pod already count.
 	ReuseCore v1alpha1.Percent `json:"reuseCore,omitempty"`
 	ReuseMem  v1alpha1.MiB     `json:"reuseMemMiB,omitempty"`
@@ -104,12 +107,12 @@ func SlicesOf(l *v1alpha1.SliceLedger) []Slice {
 			v := Slice{
 				Namespace: namespace, Pod: pod, PodUID: s.Pod, Container: s.Ctr,
 				Node: l.Name, GPU: index[d.UUID], UUID: d.UUID,
-				Core: s.Core, Mem: s.Mem, ReuseCore: s.ReuseCore, ReuseMem: s.ReuseMem,
+				Core: s.Core, Mem: s.Mem, Idle: s.Idle, ReuseCore: s.ReuseCore, ReuseMem: s.ReuseMem,
 				Mode: s.EffectiveMode(), State: StateGranted, Since: s.Since,
 			}
 			st, ok := attached[key{s.Pod, s.Ctr, d.UUID}]
 			switch {
-			case released[s.Pod]:
+			case released[s.Pod] || s.Leaving:
 				v.State = StateReleasing
 			case ok:
 				v.State, v.Mode, v.Note, v.IdleSince = StateAttached, st.Mode, st.Note, st.IdleSince
@@ -121,6 +124,9 @@ func SlicesOf(l *v1alpha1.SliceLedger) []Slice {
 					v.State, v.InForce = StateDrifted, has
 					v.Note = "it runs with " + v1alpha1.AmountsText(has.Core, has.Mem) + ": the ledger was edited"
 				}
+			}
+			if s.Idle > 0 && v.Note == "" {
+				v.Note = fmt.Sprintf("an idle slice, placed for %d %% compute", s.Idle)
 			}
 			all = append(all, v)
 		}

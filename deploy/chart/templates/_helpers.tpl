@@ -164,7 +164,7 @@ n.startsWith('vernier.dev/')
 {{/* CEL: the container c asks for a share, in no misspelt name. */}}
 {{- define "vernier.dialects.names" -}}
 {{- $words := include "vernier.dialects.words" . | fromYaml -}}
-{{- $names := list "vernier.dev/gpu-core" "vernier.dev/gpu-mem" "vernier.dev/gpu-mem-mib" "vernier.dev/gpu" -}}
+{{- $names := list "vernier.dev/gpu-core" "vernier.dev/gpu-mem" "vernier.dev/gpu-mem-mib" "vernier.dev/gpu" "vernier.dev/idle-core" "vernier.dev/idle-mem-mib" -}}
 {{- range .Values.dialects.enabled }}{{ $names = concat $names (index $words .).resources }}{{ end -}}
 {{ range $i, $n := uniq $names }}{{ if $i }} || {{ end }}'{{ $n }}' in c.resources.requests{{ end }}
 {{- end }}

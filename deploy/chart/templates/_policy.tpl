@@ -69,14 +69,15 @@ has(object.metadata.annotations) && 'vernier.dev/placement' in object.metadata.a
 
 {{- /*
 What the webhook writes for each container that asks: "NAME":{...}, by the arithmetic of
-docs/reference/annotations.md. a is core, mem, mem-mib, gpus.
+docs/reference/annotations.md. a is core, mem, mem-mib, gpus, and the amounts of an idle slice.
 */}}
 {{- define "vernier.policy.written" -}}
 size(variables.ours) > 16 ? [] : variables.ours.filter(c, has(c.resources.limits))
-.map(c, [['gpu-core', 'gpu-mem', 'gpu-mem-mib', 'gpu'].map(k, 'vernier.dev/' + k in c.resources.limits ?
+.map(c, [['gpu-core', 'gpu-mem', 'gpu-mem-mib', 'gpu', 'idle-core', 'idle-mem-mib'].map(k, 'vernier.dev/' + k in c.resources.limits ?
 quantity(c.resources.limits['vernier.dev/' + k]).asInteger() : 0)]
-.map(a, [a[0], a[1], a[2], a[3] > 0 ? a[3] : a[0] > 100 ? (a[0] + 99) / 100 : 1])
-.map(a, '"' + c.name + '":{"gpus":' + string(a[3]) +
+.map(a, [a[0], a[1], a[2], a[3] > 0 ? a[3] : a[0] > 100 ? (a[0] + 99) / 100 : 1, a[4], a[5]])
+.map(a, a[4] > 0 ? '"' + c.name + '":{"gpus":1,"memMiB":' + string(a[5]) + ',"idle":' + string(a[4]) + '}' :
+'"' + c.name + '":{"gpus":' + string(a[3]) +
 (a[0] > 0 ? ',"core":' + string(a[0] / a[3]) : '') +
 (a[2] > 0 ? ',"memMiB":' + string(a[2] / a[3]) :
 ',"memPercent":' + string((a[1] > 0 ? a[1] : a[0]) / a[3])) + '}')[0])

@@ -238,7 +238,7 @@ func limits(c mode.Container) layout.Limits {
 	all := layout.Limits{Container: string(c.Pod) + "/" + c.Name}
 	for _, g := range c.Grants {
 		all.Devices = append(all.Devices, layout.DeviceLimit{
-			UUID: g.UUID, Core: uint32(g.Core), MemoryBytes: g.Mem.Bytes(), MayBurst: c.MayBurst && g.Core > 0,
+			UUID: g.UUID, Core: uint32(g.Core), MemoryBytes: g.Mem.Bytes(), MayBurst: c.MayBurst && g.Core > 0, Idle: g.Idle > 0,
 		})
 	}
 	return all

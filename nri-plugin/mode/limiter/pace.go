@@ -18,6 +18,8 @@ import (
 type paced struct {
 	loop    *pace.Loop
 	members map[string]member
+	// shut are the pods whose idle slices get no turns.
+	shut map[types.UID]bool
 }
 
 type member struct {
@@ -32,6 +34,16 @@ func newPaced() paced { return paced{loop: pace.New(), members: map[string]membe
 func (l *Limiter) ShareTime(ctx context.Context) error {
 	l.paced.loop.Run(ctx)
 	return nil
+}
+
+// Shut gives the idle slices of these pods no turns from now on, and those of all others theirs.
+func (l *Limiter) Shut(pods map[types.UID]bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paced.shut = pods
+	for _, m := range l.paced.members {
+		m.Shut(pods[m.pod])
+	}
 }
 
 // Working are the UUIDs of the GPUs on which containers with a quota work.
@@ -62,6 +74,7 @@ func (l *Limiter) pace(c mode.Container, all []v1alpha1.SliceStatus) []v1alpha1.
 		var joined *pace.Container
 		if joined, err = l.paced.loop.Attach(dir.limits(), dir.counters(), dir.pace()); err == nil {
 			l.paced.members[c.ID] = member{joined, c.Pod}
+			joined.Shut(l.paced.shut[c.Pod])
 			return all
 		}
 	}

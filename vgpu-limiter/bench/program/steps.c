@@ -13,6 +13,9 @@
 // its worker's stream, and waited for.
 //
 // sleep STREAMS US SLEEP_US: a thread for each stream that launches and sleeps.
+//
+// pause US PAUSE_US: launches, waits for it and pauses, about so long. The longest call printed is how
+// much longer than US the slowest hundredth took, at the least.
 
 #include "program.h"
 
@@ -123,19 +126,42 @@ static void *sleeps(void *argument) {
     return argument;
 }
 
+static int compare(const void *a, const void *b) {
+    unsigned long long x = *(const unsigned long long *)a, y = *(const unsigned long long *)b;
+    return (x > y) - (x < y);
+}
+
+static void *pauses(void *argument) {
+    static unsigned long long waited[100000];
+    size_t n = 0;
+    unsigned long long took = (unsigned long long)(number[0] * 1e3);
+    must(cuCtxSetCurrent(context));
+    for (unsigned long long end = now() + (unsigned long long)(seconds * 1e9); now() < end && n < 100000; finished++) {
+        unsigned long long from = now();
+        launch(kernel[0], took, NULL);
+        must(cuStreamSynchronize(NULL));
+        unsigned long long all = now() - from;
+        waited[n++] = all > took ? all - took : 0;
+        rest((unsigned long long)(number[1] * 1e3 * (0.5 + rand() / (double)RAND_MAX)));
+    }
+    qsort(waited, n, sizeof *waited, compare);
+    longest = n > 0 ? waited[n - 1 - n / 100] : 0;
+    return argument;
+}
+
 int main(int argc, char **argv) {
     CUmodule module;
     pthread_t thread[64];
     char text[64 * KINDS] = "simgpu-module 1\n", name[16];
-    if (argc < 6) {
-        fprintf(stderr, "usage: steps SECONDS train|serve|sleep ...\n");
+    if (argc < 5) {
+        fprintf(stderr, "usage: steps SECONDS train|serve|sleep|pause ...\n");
         return 2;
     }
     seconds = atof(argv[1]);
     for (int i = 3; i < argc && i < 7; i++)
         number[i - 3] = atof(argv[i]);
-    bool trains = strcmp(argv[2], "train") == 0, serves = strcmp(argv[2], "serve") == 0;
-    int threads = trains ? 1 : (int)number[0];
+    bool trains = strcmp(argv[2], "train") == 0, serves = strcmp(argv[2], "serve") == 0, pause = strcmp(argv[2], "pause") == 0;
+    int threads = trains || pause ? 1 : (int)number[0];
     if (threads < 1 || threads > 64 || (trains && (number[1] < 1 || number[1] > KINDS)))
         return 2;
     must(cuInit(0));
@@ -154,7 +180,7 @@ int main(int argc, char **argv) {
     if (fflush(stdout) != 0 || getchar() == EOF)
         return 1;
     for (int i = 0; i < threads; i++)
-        if (pthread_create(&thread[i], NULL, trains ? train : serves ? serve : sleeps, answer[i]) != 0)
+        if (pthread_create(&thread[i], NULL, trains ? train : serves ? serve : pause ? pauses : sleeps, answer[i]) != 0)
             return 1;
     for (int i = 0; i < threads; i++)
         pthread_join(thread[i], NULL);

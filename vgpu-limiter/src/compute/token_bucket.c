@@ -25,7 +25,8 @@
 //      its first half. The node side says when the next one begins, and while others' work
 //      isn't through yet, as far as it knows, none has.
 //   6. What others may want back at any moment is launched no more than 4 ms ahead, or
-//      one launch.
+//      one launch; by an idle slice 0.5 ms. Nor does an idle slice launch what would run over its
+//      turn by more than a quarter.
 //   7. While a launch of the container has waited for more than a quarter of a period, no
 //      other one that came later goes before it. A launch that stops waiting names the next.
 //   8. What the node side finds to have been others' work is taken off again, once.
@@ -39,7 +40,6 @@
 #define LONGEST_SLEEP_NS UINT64_C(5000000)
 #define LATE_SLEEP_NS UINT64_C(1000000) // behind its quota: its turn may come at any moment
 #define SAVED_NS UINT64_C(9000000) // of the device's time: a second has 0.9 to 1.4 points more after a pause
-#define BURST_AHEAD_NS UINT64_C(4000000)
 #define BEHIND_PART 4 // of a period: who has waited for it goes first
 #define BEHIND_NS UINT64_C(200000)
 #define LATEST_NS UINT64_C(20000000) // how much longer is expected of what is late already
@@ -105,14 +105,15 @@ uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
     if (paid >= begin + turn->period)
         return begin_of(turn, paid);
     uint64_t until = vgpu_load(&counters(process, device)->working_until);
-    if (turn->bursts && until > now + BURST_AHEAD_NS)
-        return until - BURST_AHEAD_NS;
+    if (turn->ahead != 0 && until > now + turn->ahead)
+        return until - turn->ahead;
     if (turn->part == turn->period)
         return now;
     if (turn->others > now)
         return turn->others;
     uint64_t room = left(process, device, turn, begin, now);
-    return room > 0 && (price.worst < turn->part ? price.worst : turn->part) / 2 <= room ? now : begin + turn->period;
+    uint64_t fits = turn->idle ? price.worst / 4 * 3 : (price.worst < turn->part ? price.worst : turn->part) / 2;
+    return room > 0 && fits <= room ? now : begin + turn->period;
 }
 
 uint64_t vgpu_bucket_room(const struct vgpu_process *process, int device,

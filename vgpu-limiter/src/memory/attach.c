@@ -105,7 +105,7 @@ struct vgpu_process *vgpu_attach(cu_result *why) {
                                     : vgpu_region_join(VGPU_COUNTERS_PATH, process->limits.device_count, &process->region);
             process->launches.limited = process->pace != NULL ? &process->pace->plain_devices : NULL;
             for (uint32_t d = 0; d < process->limits.device_count; d++)
-                if (process->limits.device[d].core_percent % 100 != 0)
+                if (process->limits.device[d].core_percent % 100 != 0 || process->limits.device[d].flags == VGPU_IDLE)
                     process->launches.limited = &always;
             process->launches.measures = process->launches.limited != NULL;
             vgpu_forget_contexts(); // a parent's handles mean nothing here

@@ -155,7 +155,7 @@ static void bursts(void) {
     process->limits.device[0].core_percent = 30;
     struct vgpu_turn turn = vgpu_turn(process, 0, AT);
     turn.core = 100;
-    turn.bursts = true;
+    turn.ahead = 4000000;
     uint64_t now = AT, launched = 0;
     for (uint64_t due = now; due == now; due = due_at(process, &turn, now, MS)) {
         launch_at(process, &turn, now, MS, 0);

@@ -38,7 +38,7 @@ const onlyWarns = "vernier-workloads-elsewhere"
 
 // policies are the names of the chart's admission policies, each of which has a binding of the same name.
 var policies = []string{"vernier-advice", "vernier-allocator-classes", "vernier-allocator-deletions", "vernier-allocator-evictions", "vernier-allocator-ledgers",
-	"vernier-allocator-tokens", "vernier-bindings", "vernier-deletions", "vernier-events", "vernier-evictions", "vernier-limits", "vernier-namespaces",
+	"vernier-allocator-tides", "vernier-allocator-tokens", "vernier-bindings", "vernier-deletions", "vernier-events", "vernier-evictions", "vernier-limits", "vernier-namespaces",
 	"vernier-node-events", "vernier-nodes", "vernier-pod-changes", "vernier-pods", "vernier-pods-elsewhere", "vernier-priority", "vernier-rdma",
 	"vernier-webhook-configuration", onlyWarns}
 
@@ -132,7 +132,7 @@ func older(is string, oldest *version.Version, of string) string {
 }
 
 func (k *checker) definitions(ctx context.Context) error {
-	for i, list := range []client.ObjectList{&v1alpha1.GPUClassList{}, &v1alpha1.SliceAdviceList{}, &v1alpha1.SliceLedgerList{}, &v1alpha1.SliceUsageList{}} {
+	for i, list := range []client.ObjectList{&v1alpha1.GPUClassList{}, &v1alpha1.SliceAdviceList{}, &v1alpha1.SliceLedgerList{}, &v1alpha1.SliceUsageList{}, &v1alpha1.TideList{}} {
 		if err := k.List(ctx, list, client.Limit(1)); err != nil {
 			return k.failed("definitions", "definition "+definitions[i], err)
 		}

@@ -126,6 +126,7 @@ container) or none (no quota was asked for).`
 		c.whyCommand(),
 		c.fitCommand(),
 		c.sub("classes", "GPU classes, and how many units of each there are", c.classes),
+		c.ordered(c.sub("tides", "Tides: when idle slices may be on which nodes, and how much they may have", c.tides)),
 		c.sub("defrag", "Slices that stand in the way of whole GPUs", c.defrag),
 		c.usageCommand(),
 		c.ordered(c.sub("advise", "Use of slices by workload, and how much each should request", c.advise)),

@@ -38,7 +38,7 @@ func newClient(cfg *rest.Config) (client.Client, error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for kind := range scheme.AllKnownTypes() {
 		scope := meta.RESTScopeNamespace // of what is read
-		if slices.Contains([]string{"SliceLedger", "SliceUsage", "GPUClass", "Node", "Namespace", "PersistentVolume", "StorageClass", "SelfSubjectReview", "ClusterRole", "ClusterRoleBinding",
+		if slices.Contains([]string{"SliceLedger", "SliceUsage", "GPUClass", "Tide", "Node", "Namespace", "PersistentVolume", "StorageClass", "SelfSubjectReview", "ClusterRole", "ClusterRoleBinding",
 			"CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}, kind.Kind) {
 			scope = meta.RESTScopeRoot
 		}

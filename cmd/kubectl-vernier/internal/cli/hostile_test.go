@@ -36,7 +36,7 @@ const escapes = "\x1b]0;owned\x07\x1b[31m\u009b32m\r\b\x7f\u202e"
 // hostileCluster has escapes in all texts that tenants, agents and operators write, which an API
 // server takes or does not.
 func hostileCluster() []client.Object {
-	objects := slices.Concat(classFixture(), accounts(), advised())
+	objects := slices.Concat(classFixture(), accounts(), advised(), tideFixture())
 	objects = append(objects, agent("vernier-node-1", "gpu-1"), agent("vernier-node-2", "gpu-2"))
 	for _, o := range objects {
 		switch o := o.(type) {
@@ -67,6 +67,11 @@ func hostileCluster() []client.Object {
 			s := &o.Status
 			s.Workload, s.Container, s.Confidence = s.Workload+escapes, s.Container+escapes, s.Confidence+escapes
 			s.Reasons = append(s.Reasons, escapes)
+		case *v1alpha1.Tide:
+			o.Name += escapes
+			for i := range o.Status.Conditions {
+				o.Status.Conditions[i].Message += escapes
+			}
 		case *v1alpha1.GPUClass:
 			o.Spec.Models, o.Spec.Topology = append(o.Spec.Models, "L4"+escapes), "numa"+escapes
 		case *corev1.Event:
@@ -107,7 +112,7 @@ func TestHostileTerminalEscapes(t *testing.T) {
 		"waiting -A", "waiting -A -o wide", "top -A", "why big -n team-a", "why queued -n team-a", "why new -n team-b", "why failed -n team-a",
 		"why gold -n team-a", "why bronze -n team-a", "why none" + escapes, "classes", "defrag", "inspect", "explain -f " + manifest, "fit -f " + manifest,
 		"resize big -n team-a --core 1 -c " + escapes, "resize " + escapes + " -n team-a --mem-mib 1", "cordon gpu-1/0", "uncordon gpu-1/1", "drain gpu-1/0", "drain gpu-1/0 --force --dry-run=client", "cordon gpu-1/" + escapes,
-		"quota team-a --gpus 2.5 --memory mib", "quota team-a --gpus " + escapes, "uninstall", "uninstall --wait", "check", "usage -A", "usage -A -o csv", "advise -A", "advise -A -o name", "usage --by model --prices " + escapes + "=1",
+		"quota team-a --gpus 2.5 --memory mib", "quota team-a --gpus " + escapes, "uninstall", "uninstall --wait", "check", "usage -A", "usage -A -o csv", "advise -A", "advise -A -o name", "tides", "tides -o name", "usage --by model --prices " + escapes + "=1",
 		"nodes -o name", "devices -o name", "slices -A -o name", "waiting -A -o name", "classes -o name", "explain -o name -f " + manifest,
 		"devices -o jsonpath={.items[*].model}", "devices -o go-template={{range.items}}{{.model}}{{end}}", "devices -o custom-columns=M:.model",
 		"waiting -A -o jsonpath={.items[*].reason.message}", "nodes -l " + escapes, "nodes --sort-by " + escapes, "nodes -o " + escapes, escapes,

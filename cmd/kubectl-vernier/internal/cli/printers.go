@@ -83,6 +83,8 @@ func named(o runtime.Object) (runtime.Object, error) {
 			kind, name = "SliceAdvice", text("name")
 		case view.KindClasses:
 			kind, name = "GPUClass", text("name")
+		case view.KindTides:
+			kind, name = "Tide", text("name")
 		case view.KindDevices, view.KindFragments:
 			kind, name = "GPU", text("node")+"/"+cmp.Or(text("index"), text("uuid"))
 		case view.KindExplained, view.KindFits:

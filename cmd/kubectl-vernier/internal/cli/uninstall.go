@@ -63,7 +63,7 @@ their pods to end. It may be run again wherever it was interrupted. It takes clu
 var (
 	clusterRoles = []string{"vernier-access-review", "vernier-allocator", "vernier-check", "vernier-fit", "vernier-metrics-reader", "vernier-node", "vernier-operator", "vernier-viewer", "vernier-webhook"}
 	roleBindings = []string{"vernier-access-review", "vernier-allocator", "vernier-metrics", "vernier-node", "vernier-webhook"}
-	definitions  = []string{"gpuclasses." + v1alpha1.Group, "sliceadvices." + v1alpha1.Group, "sliceledgers." + v1alpha1.Group, "sliceusages." + v1alpha1.Group}
+	definitions  = []string{"gpuclasses." + v1alpha1.Group, "sliceadvices." + v1alpha1.Group, "sliceledgers." + v1alpha1.Group, "sliceusages." + v1alpha1.Group, "tides." + v1alpha1.Group}
 )
 
 // isLeft is what no step takes away.

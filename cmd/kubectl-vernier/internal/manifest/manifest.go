@@ -139,7 +139,7 @@ func (c *Contents) walk(value any, at Pod) error {
 		if spec, ok := v["spec"].(map[string]any); ok {
 			if _, ok := spec["containers"].([]any); ok {
 				var err error
-				at.JSON, err = json.Marshal(map[string]any{"metadata": orEmpty(v["metadata"]), "spec": spec})
+				at.JSON, err = json.Marshal(map[string]any{"metadata": made(v["metadata"], at), "spec": spec})
 				if at.Native && err == nil {
 					at.Unknown = unknown(at.JSON)
 				}
@@ -165,6 +165,18 @@ func (c *Contents) walk(value any, at Pod) error {
 		}
 	}
 	return nil
+}
+
+// made is the metadata of a pod. One of a template is made by a controller, which it will name as its owner.
+func made(metadata any, at Pod) any {
+	if at.Path == "" {
+		return orEmpty(metadata)
+	}
+	with := map[string]any{"ownerReferences": []any{map[string]any{"kind": "Controller", "controller": true}}}
+	if has, ok := metadata.(map[string]any); ok {
+		maps.Copy(with, has)
+	}
+	return with
 }
 
 // maxCopies keeps products of counts in range; nobody makes so many pods.

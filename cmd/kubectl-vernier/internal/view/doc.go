@@ -33,6 +33,7 @@ const (
 	KindChecks  = "CheckList"
 	KindUsage   = "UsageList"
 	KindAdvice  = "AdviceList"
+	KindTides   = "TideList"
 )
 
 // List is the printed form of one table.

@@ -20,7 +20,7 @@ func TestReference(t *testing.T) {
 	text := must.Get(os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "reference", "kubectl-vernier.md")))(t)
 	for kind, item := range map[string]any{
 		KindNodes: model.Node{}, KindDevices: model.Device{}, KindSlices: model.Slice{}, KindWaiting: model.WaitingPod{},
-		KindExplained: ExplainedPod{}, KindFragments: Fragment{}, KindFits: Fitted{}, KindReasons: Reasoned{}, KindUses: model.Use{}, KindClasses: Class{}, KindChecks: Check{}, KindUsage: UsageRow{}, KindAdvice: AdviceRow{},
+		KindExplained: ExplainedPod{}, KindFragments: Fragment{}, KindFits: Fitted{}, KindReasons: Reasoned{}, KindUses: model.Use{}, KindClasses: Class{}, KindChecks: Check{}, KindUsage: UsageRow{}, KindAdvice: AdviceRow{}, KindTides: Tide{},
 	} {
 		_, row, _ := strings.Cut(string(text), "| `"+kind+"` | ")
 		row, _, _ = strings.Cut(row, " |\n")
