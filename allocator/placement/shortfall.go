@@ -36,6 +36,8 @@ type Shortfall struct {
 	GPUs v1alpha1.DeviceCount
 	Core v1alpha1.Percent
 	Mem  v1alpha1.MiB
+	// Idle is the compute of an idle slice, 0 for any other.
+	Idle v1alpha1.Percent
 	// Node comes closest. Enough is how many of its devices would do for
 	// Container; Best is the closest of those that would not.
 	Node   string
@@ -148,6 +150,7 @@ func (d *Demand) excludes(dev *Device) string {
 func (s *Shortfall) closest(alone *Demand, nodes []*Node) {
 	c := &alone.Containers[0]
 	s.Container, s.Mode, s.GPUs, s.Core = c.Name, c.Mode, c.Share.GPUs, c.Share.Core
+	s.Idle = c.Share.Idle
 	if c.Class != "" {
 		s.Class = c
 	}
@@ -166,6 +169,10 @@ func (s *Shortfall) closest(alone *Demand, nodes []*Node) {
 				s.Largest, s.LargestOn = *dev, n.Name
 			}
 			near, ok := dev.nearness(c.load(dev))
+			if c.Share.Idle > 0 {
+				lends := dev.lends()
+				near, ok = lends.nearness(Amount{Core: c.Share.Idle, Mem: c.Share.MemMiB}, true)
+			}
 			if _, may := c.on(dev); !may {
 				near, ok = 0, false
 			}
@@ -186,6 +193,13 @@ func (s *Shortfall) closest(alone *Demand, nodes []*Node) {
 			}
 		}
 	}
+}
+
+// lends is the device as idle slices see it.
+func (d *Device) lends() Device {
+	lends := *d
+	lends.FreeCore, lends.FreeMem, lends.ReservedCore, lends.ReservedMem = d.FreeIdle, min(d.FreeMem, d.FreeIdleMem), 0, 0
+	return lends
 }
 
 // nearness is how much of the amounts a device can serve, the scarcer side first, in
@@ -375,6 +389,11 @@ func (s Shortfall) lacks() (cause.Cause, string) {
 			needs, s.Node, free(&s.Best))
 	case s.Mem > s.Largest.Mem:
 		return cause.TooLarge, fmt.Sprintf("%s needs %s of a GPU, and none has so much: the largest is %s GPU %d with %s", container, needs, s.LargestOn, s.Largest.Index, s.Largest.Mem.Text())
+	}
+	if s.Idle > 0 {
+		lends := s.Best.lends()
+		return short, fmt.Sprintf("%s needs an idle slice of %s on one GPU; nearest: %s GPU %d has %d %% and %s free for idle slices%s",
+			container, v1alpha1.AmountsText(s.Idle, s.Mem), s.Node, s.Best.Index, lends.FreeCore, lends.FreeMem.Text(), s.mode())
 	}
 	if s.GPUs > 1 {
 		text := fmt.Sprintf("%s needs %s on each of %d GPUs of one node; nearest: %s has room on %d", container, needs, s.GPUs, s.Node, s.Enough)

@@ -387,3 +387,28 @@ func TestCoarse(t *testing.T) {
 		}
 	}
 }
+
+// An idle slice goes where most compute is expected to be idle, whatever is packed where, and last to nodes
+// that are set aside.
+func TestPlansForIdleSlices(t *testing.T) {
+	r := New()
+	device := func(uuid string, idle v1alpha1.Percent, mem v1alpha1.MiB) placement.Device {
+		return placement.Device{UUID: uuid, Model: "A", Mem: 1000, FreeMem: mem, FreeIdle: 100, FreeIdleMem: 1000, Idle: idle, Slots: 9}
+	}
+	r.Set("a", &placement.Node{Name: "a", Devices: []placement.Device{device("a0", 40, 500), device("a1", 90, 10)}}, Host{})
+	r.Set("b", &placement.Node{Name: "b", Devices: []placement.Device{device("b0", 70, 1000), device("b1", 40, 1000)}}, Host{})
+	r.Set("aside", &placement.Node{Name: "aside", Devices: []placement.Device{device("aside0", 100, 1000)}}, Host{Aside: true})
+	ask := &Ask{Demand: &placement.Demand{Containers: []placement.Container{{Name: "c", Share: v1alpha1.Share{GPUs: 1, Idle: 30, MemMiB: 100}, Mode: v1alpha1.ModeLimiter}}}}
+	r.Learn(ask)
+	r.Expect(ask)
+	var got []string
+	for plan, room := range r.Plans(ask) {
+		if room.Name != plan.Node {
+			t.Errorf("a plan on %s for the room of %s", plan.Node, room.Name)
+		}
+		got = append(got, plan.Grants[0].UUID)
+	}
+	if want := []string{"b0", "a0", "b1", "aside0"}; !slices.Equal(got, want) {
+		t.Errorf("planned on %v, want %v", got, want)
+	}
+}
