@@ -4,7 +4,6 @@ package tests
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"strings"
 	"testing"
@@ -104,20 +103,12 @@ func TestIdleSlice_FirstLaunch(t *testing.T) {
 // neighbour has its quota.
 func TestIdleSlice_WithoutTheAgent(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, true)
+	n, tenants := newNode(t, true), []tenant{{50, "1000 108"}, {idleSlice, "1000 108"}}
 	var running []*process
-	for _, quota := range []int{50, idleSlice} {
-		running = append(running, n.start(n.add(quota, false), "load", "3", "1000", "108"))
+	for _, tenant := range tenants {
+		running = append(running, n.start(n.add(tenant.quota, false), "load", "3", "1000", "108"))
 	}
-	for i, l := range running {
-		if !l.out.Scan() || l.out.Text() != "ready" {
-			t.Fatalf("load says %q", l.out.Text())
-		}
-		if _, err := io.WriteString(l.in, "\n"); err != nil {
-			t.Fatal(err)
-		}
-		n.clock.await(i + 1)
-	}
+	n.begin(running, tenants)
 	began := n.clock.now()
 	n.clock.sleep(began + time.Second)
 	before := n.done()
