@@ -172,7 +172,8 @@ func made(metadata any, at Pod) any {
 	if at.Path == "" {
 		return orEmpty(metadata)
 	}
-	with := map[string]any{"ownerReferences": []any{map[string]any{"kind": "Controller", "controller": true}}}
+	owner := map[string]any{"apiVersion": "apps/v1", "kind": "Controller", "name": "fit", "uid": "fit", "controller": true} // none is empty: the API server looks
+	with := map[string]any{"ownerReferences": []any{owner}}
 	if has, ok := metadata.(map[string]any); ok {
 		maps.Copy(with, has)
 	}

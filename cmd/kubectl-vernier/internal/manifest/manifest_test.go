@@ -57,7 +57,7 @@ spec: {tasks: [{name: ps, template: {spec: {containers: [{name: a}]}}}, {name: w
 	if text := string(pods[0].JSON); !strings.Contains(text, `"nvidia.com/gpumem":9007199254740993`) || !strings.Contains(text, `"name":"alone"`) {
 		t.Errorf("the pod became %s", text)
 	}
-	if text := string(pods[1].JSON); !strings.Contains(text, `"metadata":{"ownerReferences":[{"controller":true,"kind":"Controller"}]}`) {
+	if text := string(pods[1].JSON); !strings.Contains(text, `"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","controller":true,"kind":"Controller","name":"fit","uid":"fit"}]}`) {
 		t.Errorf("a template without metadata became %s", text)
 	}
 }
