@@ -64,10 +64,12 @@ func (p *Preemption) lookAgain(owner queue.Item, l look) {
 }
 
 // look is what a look for pods to evict came to. It is not repeated before until, or EvictAgain after
-// at once something has changed in a namespace of barred.
+// at once something has changed in a namespace of barred. rounds is how often others were evicted for
+// the owner.
 type look struct {
 	at, until time.Time
 	barred    map[string]bool
+	rounds    int
 }
 
 // refusal is of a pod's eviction. Where it stays so the pod is not asked about before that time,

@@ -113,3 +113,20 @@ func TestPreemptIdleSlices_BudgetForbids(t *testing.T) {
 		t.Errorf("evicted %s, want i", got)
 	}
 }
+
+// A pod of the same name as one for which others made room before does not wait for having asked.
+func TestPreempt_Namesake(t *testing.T) {
+	f := newFixture(t, "n")
+	f.run(holder("b", 90, 10), "n", 1)
+	for _, idle := range []string{"i", "j"} {
+		i := f.run(onIdle(idle, 90), "n", 0)
+		w := f.waiter(holder("p", 40, 10))
+		if got := fmt.Sprint(f.preempt(w)); got != "["+idle+"]" {
+			t.Errorf("evicted %s, want %s", got, idle)
+		}
+		for _, p := range []*corev1.Pod{i, w.Pods[0].Pod} {
+			f.gone(p, "n")
+			f.Forget(p)
+		}
+	}
+}

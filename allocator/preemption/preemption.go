@@ -82,8 +82,7 @@ type Preemption struct {
 	// no room could be reserved, until when they are. Both are the worker's alone.
 	weights    map[string]weighed
 	passedOver map[queue.Item]time.Time
-	// leftAt is since when pods are known to leave, and rounds how often others were evicted for an
-	// owner that waits still. They are the worker's too.
+	// leftAt is since when pods are known to leave. It is the worker's too.
 	// evictAt is when evictions for an owner that were refused are asked for again.
 	evictAt map[queue.Item]time.Time
 	leftAt  map[types.UID]time.Time
@@ -91,7 +90,6 @@ type Preemption struct {
 	// hour. They are the worker's too.
 	movesAt map[queue.Item]time.Time
 	moved   []time.Time
-	rounds  map[queue.Item]int
 
 	// headsAt is when room is reserved again for the first that wait, headsDue when an item is looked
 	// at again for that. They are the worker's.
@@ -176,7 +174,7 @@ func New(c Config) *Preemption {
 		cache: c.Cache, groups: c.Groups, queue: c.Queue, filters: c.Filters, binder: c.Binder, notify: c.Notify,
 		reservations: c.Reservations, policy: c.Policy, lookahead: c.Lookahead, reserveAfter: c.ReserveAfter, defragment: c.Defragment, classes: c.Classes, clock: c.Clock, log: c.Log,
 		weights: map[string]weighed{}, passedOver: map[queue.Item]time.Time{}, looked: map[queue.Item]look{}, evictAt: map[queue.Item]time.Time{}, movesAt: map[queue.Item]time.Time{},
-		refused: map[types.UID]refusal{}, leftAt: map[types.UID]time.Time{}, rounds: map[queue.Item]int{},
+		refused: map[types.UID]refusal{}, leftAt: map[types.UID]time.Time{},
 		lastAttempt: map[types.UID]attempt{}, nominated: map[types.UID]bool{}, backoff: map[backoffKey]time.Time{},
 		rechecked: map[queue.Item]time.Time{}, given: map[types.UID]given{}, unstarted: map[controller]unstarted{},
 	}
@@ -304,6 +302,7 @@ func (p *Preemption) Forget(pod *corev1.Pod) {
 	delete(p.nominated, pod.UID)
 	p.checkStart(pod)
 	delete(p.given, pod.UID)
+	delete(p.looked, queue.Item{Pod: podstate.KeyOf(pod)}) // another of that name does not wait for it
 }
 
 // Due reports whether it is time to ask for the pod; if not, it is looked at again when it is.

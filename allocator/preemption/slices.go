@@ -121,7 +121,8 @@ func (p *Preemption) slicesDue(owner queue.Item, first *corev1.Pod, asker reserv
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
-	due := p.looked[owner].until
+	last := p.looked[owner]
+	due := last.until
 	if p.pause.After(due) {
 		due = p.pause
 	}
@@ -129,9 +130,8 @@ func (p *Preemption) slicesDue(owner queue.Item, first *corev1.Pod, asker reserv
 		return false
 	}
 	maps.DeleteFunc(p.looked, func(owner queue.Item, _ look) bool { return !p.waits(owner) })
-	maps.DeleteFunc(p.rounds, func(owner queue.Item, _ int) bool { return !p.waits(owner) })
 	// Where others were evicted in vain, as where somebody else takes the CPU, less and less are.
-	p.looked[owner] = look{at: now, until: now.Add(RetryAfter << min(p.rounds[owner], maxRounds))}
+	p.looked[owner] = look{at: now, until: now.Add(RetryAfter << min(last.rounds, maxRounds)), rounds: last.rounds}
 	return true
 }
 
@@ -189,7 +189,11 @@ func (p *Preemption) act(ctx context.Context, pl *planner, pods []scheduling.Req
 	}
 	attempts.WithLabelValues("evicts").Inc()
 	victimsCount.Observe(float64(len(evicted)))
-	p.rounds[r.Owner]++
+	p.mu.Lock()
+	l := p.looked[r.Owner]
+	l.rounds++
+	p.looked[r.Owner] = l
+	p.mu.Unlock()
 	if len(pods) == 1 {
 		if err := p.binder.Nominate(ctx, pods[0].Pod, r.Plans[0].Node); err != nil {
 			p.log.Error(err, "Cannot nominate a pod", "pod", podstate.KeyOf(pods[0].Pod)) // CPU and memory are not kept for it
