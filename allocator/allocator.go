@@ -31,6 +31,7 @@ import (
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/allocator/state/tides"
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // Config is what an allocator works with.
@@ -45,6 +46,9 @@ type Config struct {
 	Classes *classes.Set
 	// Tides are those that there are; nil is none.
 	Tides *tides.Set
+	// Overcommit is how much of a node's compute is promised to burstable containers, 0 for all of it. It is
+	// false where the node is not known. Nil over-commits nothing.
+	Overcommit func(node string) (v1alpha1.Percent, bool)
 	// Groups says how many pods of a gang must start together.
 	Groups *podgroup.Sizes
 	// Agents are the node agents' pods. Nil where agents do not run in pods: then only what
@@ -105,7 +109,7 @@ func New(c Config) *Allocator {
 		PostFilter: a.preemption, Reservations: a.reservations, Clock: c.Clock, Log: c.Log,
 	}
 	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption.Failed, c.Filters.UnboundClaims, c.Clock)
-	a.repair = &repair.Reconciler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Tides: c.Tides, IdleAfter: c.IdleAfter, Clock: c.Clock, Log: c.Log}
+	a.repair = &repair.Reconciler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Tides: c.Tides, Overcommit: c.Overcommit, IdleAfter: c.IdleAfter, Clock: c.Clock, Log: c.Log}
 	a.reservations.OnEnd(a.preemption.Ended)
 	a.OnGone(a.reservations.Forget)
 	a.OnGone(a.preemption.Forget)

@@ -65,8 +65,11 @@ func (w *world) checkGrants(before, after *v1alpha1.SliceLedger) {
 	for _, d := range after.Spec.Devices {
 		for _, s := range d.Slices {
 			c := container{s.Pod, s.Ctr}
-			if slices.Contains(slicesOf(before, c), runningSlice{d.UUID, s}) {
+			if slices.Contains(slicesOf(before, c), runningOf(d.UUID, s)) {
 				continue
+			}
+			if s.Asked != nil {
+				w.overcommitted++
 			}
 			w.checkClass(c, d.UUID)
 			if p := w.find(s.Pod); p == nil || !podstate.Gated(p) {

@@ -56,6 +56,7 @@ type container struct {
 type runningSlice struct {
 	uuid  string
 	slice v1alpha1.Slice
+	asked v1alpha1.Amounts
 }
 
 func newNode(w *world, name string) *nodeInTest {
@@ -86,6 +87,13 @@ func (n *nodeInTest) runs(pod types.UID) bool {
 // watch delivers the ledger as it is now to the agent.
 func (n *nodeInTest) watch() { n.seen = n.world.ledger(n.name) }
 
+// runningOf is a slice that can be compared.
+func runningOf(uuid string, s v1alpha1.Slice) runningSlice {
+	asked := s.Of()
+	s.Asked = nil
+	return runningSlice{uuid, s, asked}
+}
+
 // slicesOf are what a ledger grants to a container, by device.
 func slicesOf(ledger *v1alpha1.SliceLedger, c container) []runningSlice {
 	var held []runningSlice
@@ -93,7 +101,7 @@ func slicesOf(ledger *v1alpha1.SliceLedger, c container) []runningSlice {
 		for _, s := range d.Slices {
 			if s.Pod == c.pod && s.Ctr == c.name {
 				s.Since, s.Leaving = nil, false // no node reads the one, and what runs is the same
-				held = append(held, runningSlice{d.UUID, s})
+				held = append(held, runningOf(d.UUID, s))
 			}
 		}
 	}

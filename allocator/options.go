@@ -6,9 +6,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"vernier.dev/vernier/allocator/preemption"
@@ -43,6 +45,43 @@ func (i *idleAfter) Set(text string) error {
 	}
 	*i = idleAfter(d)
 	return nil
+}
+
+// overcommitCore is the flag for how much compute is promised on nodes, the first that selects a node.
+type overcommitCore []overcommitted
+
+type overcommitted struct {
+	selector labels.Selector
+	core     v1alpha1.Percent
+}
+
+func (o *overcommitCore) String() string {
+	var all []string
+	for _, on := range *o {
+		all = append(all, fmt.Sprintf("%s:%d", on.selector, on.core))
+	}
+	return strings.Join(all, " ")
+}
+
+func (o *overcommitCore) Set(text string) error {
+	at := strings.LastIndex(text, ":")
+	selector, err := labels.Parse(text[:max(at, 0)])
+	core, notNumber := strconv.Atoi(text[at+1:])
+	if at < 0 || err != nil || notNumber != nil || core <= 100 || core > 1000 {
+		return errors.New("give a label selector of nodes and 101 to 1000 percent, such as pool=inference:150")
+	}
+	*o = append(*o, overcommitted{selector, v1alpha1.Percent(core)})
+	return nil
+}
+
+// of is that of a node with these labels, 0 where its compute is not over-committed.
+func (o overcommitCore) of(node map[string]string) v1alpha1.Percent {
+	for _, on := range o {
+		if on.selector.Matches(labels.Set(node)) {
+			return on.core
+		}
+	}
+	return 0
 }
 
 // classNames is the flag for the names of PriorityClasses.
@@ -86,6 +125,7 @@ type Options struct {
 	Lookahead       time.Duration
 	IdleAfter       time.Duration
 	Defragment      preemption.Defragment
+	OvercommitCore  overcommitCore
 }
 
 // AddFlags has flags set them.
@@ -98,6 +138,7 @@ func (o *Options) AddFlags(f *flag.FlagSet) {
 	f.Var((*reserveAfter)(&o.ReserveAfter), "reserve-after", "how long the first pod that waits does so before room is kept for it, as a `duration`; 0s keeps none")
 	f.Var((*lookahead)(&o.Lookahead), "lookahead", "how far ahead room is planned, as a `duration` of a minute or more. A pod that ends or leaves later counts as staying, and a pod that is evicted has so long to end")
 	f.Var((*idleAfter)(&o.Defragment.After), "defragment-after", "how long a pod waits before pods with the label "+v1alpha1.LabelMovable+"="+v1alpha1.LabelMovableTrue+" are moved for it, as a `duration`; 0s moves none")
+	f.Var(&o.OvercommitCore, "overcommit-core", "`selector:percent` of the nodes' labels: how much of the compute of each of their GPUs is promised to burstable containers at most. It may be repeated; the first that selects a node counts")
 	f.IntVar(&o.Defragment.MaxPods, "defragment-max-pods", o.Defragment.MaxPods, "how many pods are moved for one at most")
 	f.IntVar(&o.Defragment.PerHour, "defragment-per-hour", o.Defragment.PerHour, "how many pods are moved in an hour at most")
 	f.Var((*idleAfter)(&o.IdleAfter), "idle-after", "how long a pod does no work on its GPUs before its condition "+string(v1alpha1.PodConditionGPUIdle)+" says so, as a `duration`; 0s never says it")

@@ -192,17 +192,19 @@ func (w *world) checkPreempted() {
 func TestIdleSliceSoak(t *testing.T) {
 	t.Parallel()
 	seeds := seedsOr(24, 12)
-	ran, reclaimed := 0, 0
+	ran, reclaimed, overcommitted := 0, 0, 0
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := newPriorities(t, seed)
 			w.idle = true
 			ran += w.run(soakSteps)
 			reclaimed += w.reclaimed
+			overcommitted += w.overcommitted
 		})
 	}
-	if t.Logf("%d pods ran, %d idle slices were taken back", ran, reclaimed); ran < len(seeds) || reclaimed < len(seeds) {
-		t.Errorf("%d pods ran and %d idle slices were taken back in %d seeds: the test no longer shows anything", ran, reclaimed, len(seeds))
+	t.Logf("%d pods ran, %d idle slices were taken back, %d slices have less than was asked for", ran, reclaimed, overcommitted)
+	if min(ran, reclaimed, overcommitted) < len(seeds) {
+		t.Errorf("that of %d seeds shows nothing any more", len(seeds))
 	}
 }
 

@@ -81,23 +81,28 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
 	context.AfterFunc(ctx, events.Shutdown)
 	sizes, known, nodes := &podgroup.Sizes{}, &classes.Set{}, factory.Core().V1().Nodes().Lister()
-	selected := &tides.Set{Now: now.Read, Labels: func(name string) (map[string]string, bool) {
+	labelsOf := func(name string) (map[string]string, bool) {
 		node, err := nodes.Get(name)
 		if err != nil {
 			return nil, false
 		}
 		return node.Labels, true
-	}}
+	}
+	selected := &tides.Set{Now: now.Read, Labels: labelsOf}
 	r := &replica{
 		allocator: New(Config{
-			Client:   direct,
-			Filters:  filters,
-			Events:   events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: notify.Component}),
-			Clock:    clock,
-			Log:      mgr.GetLogger().WithName("allocator"),
-			Groups:   sizes,
-			Classes:  known,
-			Tides:    selected,
+			Client:  direct,
+			Filters: filters,
+			Events:  events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: notify.Component}),
+			Clock:   clock,
+			Log:     mgr.GetLogger().WithName("allocator"),
+			Groups:  sizes,
+			Classes: known,
+			Tides:   selected,
+			Overcommit: func(node string) (v1alpha1.Percent, bool) {
+				has, known := labelsOf(node)
+				return o.OvercommitCore.of(has), known
+			},
 			Agents:   pods,
 			Requests: requests,
 

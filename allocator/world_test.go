@@ -91,7 +91,7 @@ type habits struct {
 	// gangsOnly is a cluster in which every pod belongs to a gang and takes half of a
 	// device or more, priorities one with pods of several priorities, hostiles one with hostile pods.
 	gangsOnly, priorities, hostiles bool
-	// idle is one in which many pods have idle slices.
+	// idle is one in which many pods have idle slices, others are burstable, and nodes are over-committed.
 	idle bool
 }
 
@@ -130,6 +130,8 @@ type history struct {
 	// moved is how often replicas asked for that to move a pod.
 	evicted []types.UID
 	moved   int
+	// overcommitted counts the slices that were granted less than their containers ask for.
+	overcommitted int
 	// reclaimed counts the pods whose idle slices were taken back.
 	reclaimed int
 	wasOn     map[types.UID]string

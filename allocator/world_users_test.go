@@ -58,6 +58,9 @@ func (w *world) createPod() {
 	if w.made%2 == 0 && shares["a"].GPUs == 1 && shares["b"].GPUs <= 1 {
 		required(p)
 	}
+	if w.idle && !idle && w.made%3 == 0 {
+		p.Annotations[v1alpha1.AnnotationQoS] = string(v1alpha1.QoSBurstable)
+	}
 	if idle {
 		objects.Controlled(p)
 	} else {

@@ -152,6 +152,12 @@ func TestChartValues(t *testing.T) {
 				t.Error("the allocator may evict pods, and need not")
 			}
 		}},
+		"over-commitment": {[]string{"--set=overcommit.core[0].nodeSelector.pool=a,overcommit.core[0].nodeSelector.zone=b,overcommit.core[0].percent=150,overcommit.core[1].percent=120"}, func(t *testing.T, r *rendered) {
+			_, c := r.pod(t, "vernier-allocator")
+			if !slices.Contains(c.Args, "--overcommit-core=pool=a,zone=b:150") || !slices.Contains(c.Args, "--overcommit-core=:120") {
+				t.Errorf("arguments %q", c.Args)
+			}
+		}},
 		"moves": {[]string{"--set=allocator.preemption=Never,defragment.after=15m,defragment.perHour=2"}, func(t *testing.T, r *rendered) {
 			_, c := r.pod(t, "vernier-allocator")
 			for _, arg := range []string{"--defragment-after=15m", "--defragment-max-pods=3", "--defragment-per-hour=2"} {
@@ -283,6 +289,7 @@ func TestChartRefuses(t *testing.T) {
 		"allocator.priorityClassName=":                                  "allocator/priorityClassName",
 		"allocator.preemption=never":                                    "allocator/preemption",
 		"allocator.priorityClasses={Production}":                        "allocator/priorityClasses/0",
+		"overcommit.core[0].percent=100":                                "overcommit/core/0",
 		"defragment.after=15":                                           "defragment/after",
 		"defragment.maxPods=0":                                          "defragment/maxPods",
 		"idle.after=30":                                                 "idle/after",

@@ -25,7 +25,7 @@ const PrepareGrace = 5 * time.Second
 func (b *Binder) staged(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) bool {
 	now := b.Clock.Now()
 	left := PrepareGrace - now.Sub(b.Cache.Stage(pod, ledger.Name, now))
-	less := len(podrequest.StartOf(pod)) > 0
+	less := len(podrequest.StartOf(pod)) > 0 || podrequest.Burstable(pod)
 	if prepared(ledger, pod.UID) && !(less && b.Cache.Overcommitted(ledger.Name)) || left <= 0 {
 		b.Cache.Unstage(pod.UID)
 		return false

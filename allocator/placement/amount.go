@@ -15,6 +15,14 @@ type Amount struct {
 // Amount is what the grant adds to what is granted of its device.
 func (g *Grant) Amount() Amount { return Amount{g.Core - g.ReuseCore, g.Mem - g.ReuseMem, 1} }
 
+// asks is the compute that the grant's container asks for.
+func (g *Grant) asks() v1alpha1.Percent {
+	if g.Asked != nil {
+		return g.Asked.Core
+	}
+	return g.Core
+}
+
 // AmountOf is what a slice adds to what is granted of its device.
 func AmountOf(s *v1alpha1.Slice) Amount { return Amount{s.Core - s.ReuseCore, s.Mem - s.ReuseMem, 1} }
 

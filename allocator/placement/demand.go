@@ -29,6 +29,8 @@ type Container struct {
 	Share v1alpha1.Share
 	// Asked is what it asks for, where Share may be less; zero where they are the same.
 	Asked v1alpha1.Share
+	// Burstable: on over-committed devices its slices have the part of Share that is guaranteed there.
+	Burstable bool
 	// Mode that its slices are granted in, or auto: mig on a device in MIG mode,
 	// limiter on any other, never mps. An exclusive share is whole, so the sums alone keep
 	// everything else off its devices.

@@ -51,6 +51,9 @@ type Device struct {
 	FreeIdleMem v1alpha1.MiB
 	// Idle is the percent of the device's compute that is expected to be used by nobody.
 	Idle v1alpha1.Percent
+	// OvercommitCore is how much of its compute may be promised to burstable containers; 0 is all of it. Expected is how
+	// much of it is expected to be used, of slices that are too young to say all that they ask for.
+	OvercommitCore, Expected v1alpha1.Percent
 	// Slots is how many slices the ledger still takes for the device.
 	Slots int
 	// Near is of which sets of the node's devices it is.
@@ -72,14 +75,28 @@ func (c *Container) load(d *Device) (Amount, bool) {
 	if c.Share.Idle > d.FreeIdle || c.Share.Idle > 0 && mem > d.FreeIdleMem {
 		return Amount{}, false
 	}
-	return Amount{Core: c.Share.Core, Mem: mem}, true
+	return Amount{Core: c.core(d), Mem: mem}, true
+}
+
+// core is the quota that the container would have on a device. Of one that may be over-committed it is
+// a part, if the container's use and what is expected of others come to no more than the device.
+func (c *Container) core(d *Device) v1alpha1.Percent {
+	asks := c.Share.Core
+	if !c.Burstable || c.Asked.GPUs > 0 || asks == 0 || d.OvercommitCore <= v1alpha1.WholeGPU || d.Expected+asks > v1alpha1.WholeGPU {
+		return asks
+	}
+	return max(1, asks*v1alpha1.WholeGPU/d.OvercommitCore)
 }
 
 // more is what the container asks for of a device, nil where that is what it is to have.
 func (c *Container) more(d *Device, has Amount) *v1alpha1.Amounts {
-	mem, err := c.Asked.Memory(d.Mem)
-	asked := v1alpha1.Amounts{Core: c.Asked.Core, Mem: mem}
-	if c.Asked.GPUs == 0 || err != nil || asked == (v1alpha1.Amounts{Core: has.Core, Mem: has.Mem}) {
+	asks := c.Asked
+	if asks.GPUs == 0 && has.Core < c.Share.Core {
+		asks = c.Share
+	}
+	mem, err := asks.Memory(d.Mem)
+	asked := v1alpha1.Amounts{Core: asks.Core, Mem: mem}
+	if asks.GPUs == 0 || err != nil || asked == (v1alpha1.Amounts{Core: has.Core, Mem: has.Mem}) {
 		return nil
 	}
 	return &asked

@@ -64,6 +64,7 @@ func (n *Node) Without(plan *Plan) *Node {
 		dev.SetFree(dev.Free().Minus(g.Amount()))
 		dev.take(g.Mode, g.MIG)
 		dev.takeIdle(g.Idle, g.Mem)
+		dev.Expected += g.asks()
 	}
 	return left
 }

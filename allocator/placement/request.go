@@ -72,7 +72,7 @@ func demandOf(r *podrequest.Request, classOf func(name string) *classes.Class) (
 	}
 	d, wishes := &Demand{Shares: r.Shares}, r.Wishes
 	for _, in := range r.Containers {
-		c := Container{Name: in.Name, Share: r.Shares[in.Name]}
+		c := Container{Name: in.Name, Share: r.Shares[in.Name], Burstable: wishes.QoS == v1alpha1.QoSBurstable}
 		switch {
 		case in.Sidecar:
 			c.Kind = Sidecar
@@ -116,7 +116,7 @@ func demandOf(r *podrequest.Request, classOf func(name string) *classes.Class) (
 			return nil, fmt.Errorf("annotation %s: container %s asks for %d GPUs: ask for one, or remove the annotation", v1alpha1.AnnotationSameGPU, c.Name, c.Share.GPUs)
 		}
 		switch c.Mode = wishes.Mode; {
-		case less, c.Share.Idle > 0:
+		case less, c.Burstable, c.Share.Idle > 0:
 			c.Mode = v1alpha1.ModeLimiter // the one that can change what runs
 		case c.Mode == v1alpha1.ModeAuto && c.Share.Whole():
 			c.Mode = v1alpha1.ModeExclusive

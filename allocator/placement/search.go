@@ -458,7 +458,7 @@ func (s *search) drop(i, d int) {
 // to be placed: where one led nowhere the other will too.
 func (s *search) alike(a, b int) bool {
 	x, y := &s.node.Devices[a], &s.node.Devices[b]
-	return x.Mem == y.Mem && (x.Model == y.Model || !s.demand.classes()) && x.MPS == y.MPS && x.MPSOnly == y.MPSOnly && x.FreeCore == y.FreeCore && x.FreeMem == y.FreeMem &&
+	return x.Mem == y.Mem && (x.Model == y.Model || !s.demand.classes()) && x.MPS == y.MPS && x.MPSOnly == y.MPSOnly && x.FreeCore == y.FreeCore && x.FreeMem == y.FreeMem && x.OvercommitCore == y.OvercommitCore && x.Expected == y.Expected &&
 		x.Slots-s.slices[a] == y.Slots-s.slices[b] && slices.Equal(s.loads[a], s.loads[b]) && s.cut(a).Equal(s.cut(b))
 }
 

@@ -33,7 +33,7 @@ func TestCheck(t *testing.T) {
 		{key: "vernier.dev/topology", value: "near:required", refused: "use numa, pcie, nvlink or rdma"},
 		{key: "vernier.dev/qos", value: "guaranteed"},
 		{key: "vernier.dev/qos", value: "opportunistic"},
-		{key: "vernier.dev/qos", value: "besteffort", refused: "use guaranteed or opportunistic"},
+		{key: "vernier.dev/qos", value: "besteffort", refused: "use guaranteed, burstable or opportunistic"},
 		{key: "vernier.dev/burst", value: "none"},
 		{key: "vernier.dev/burst", value: "idle"},
 		{key: "vernier.dev/burst", value: "true", refused: "use none or idle"},

@@ -114,6 +114,11 @@ func StartOf(pod *corev1.Pod) v1alpha1.Resize {
 	return start
 }
 
+// Burstable reports whether the pod's quotas may be over-committed.
+func Burstable(pod *corev1.Pod) bool {
+	return pod.Annotations[v1alpha1.AnnotationQoS] == string(v1alpha1.QoSBurstable)
+}
+
 func ContainersOf(pod *corev1.Pod) []Container { return containersOf(&pod.Spec) }
 
 // Err says why the pod cannot be placed as it is, whatever its classes say. It names the annotation.
@@ -215,7 +220,7 @@ func unitsIn(list corev1.ResourceList) (class string, units int64) {
 // EquivalenceClass is a text that is the same for pods that fit on the same devices.
 func EquivalenceClass(pod *corev1.Pod) string {
 	var parts []string
-	for _, key := range []string{v1alpha1.AnnotationShares, v1alpha1.AnnotationMode, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.AnnotationSameGPU, v1alpha1.AnnotationTopology, v1alpha1.AnnotationStart} {
+	for _, key := range []string{v1alpha1.AnnotationShares, v1alpha1.AnnotationMode, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.AnnotationSameGPU, v1alpha1.AnnotationTopology, v1alpha1.AnnotationStart, v1alpha1.AnnotationQoS} {
 		parts = append(parts, pod.Annotations[key])
 	}
 	for _, c := range containersOf(&pod.Spec) {

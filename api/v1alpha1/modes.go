@@ -88,12 +88,15 @@ type QoS string
 const (
 	// QoSGuaranteed leaves them what Kubernetes gives them.
 	QoSGuaranteed QoS = "guaranteed"
+	// QoSBurstable does the same. Where the node's compute is over-committed, a part of the quota is
+	// guaranteed, and the rest is had while nobody else wants it.
+	QoSBurstable QoS = "burstable"
 	// QoSOpportunistic has them yield the node's processors and memory to others.
 	QoSOpportunistic QoS = "opportunistic"
 )
 
 // ParseQoS reads the value of AnnotationQoS; empty is guaranteed.
-func ParseQoS(s string) (QoS, error) { return oneOf(s, QoSGuaranteed, QoSOpportunistic) }
+func ParseQoS(s string) (QoS, error) { return oneOf(s, QoSGuaranteed, QoSBurstable, QoSOpportunistic) }
 
 // AdviceUse is what becomes of advice.
 type AdviceUse string

@@ -79,13 +79,13 @@ func TestParseSameGPU(t *testing.T) {
 }
 
 func TestParseQoS(t *testing.T) {
-	for text, want := range map[string]QoS{"": QoSGuaranteed, "guaranteed": QoSGuaranteed, "opportunistic": QoSOpportunistic} {
+	for text, want := range map[string]QoS{"": QoSGuaranteed, "guaranteed": QoSGuaranteed, "burstable": QoSBurstable, "opportunistic": QoSOpportunistic} {
 		if got, err := ParseQoS(text); got != want || err != nil {
 			t.Errorf("qos %q: got %q, %v", text, got, err)
 		}
 	}
 	for _, text := range []string{"besteffort", "Guaranteed"} {
-		if got, err := ParseQoS(text); err == nil || got != "" || !strings.Contains(err.Error(), "guaranteed or opportunistic") {
+		if got, err := ParseQoS(text); err == nil || got != "" || !strings.Contains(err.Error(), "guaranteed, burstable or opportunistic") {
 			t.Errorf("qos %q: got %q, %v", text, got, err)
 		}
 	}

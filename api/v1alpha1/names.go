@@ -98,8 +98,8 @@ const (
 	// AnnotationBurst is the GPU time that may be used beyond the compute quota: idle, the time
 	// that nobody else on the GPU wants. When absent, none.
 	AnnotationBurst = Prefix + "burst"
-	// AnnotationQoS is the containers' part of the node's processors and memory: opportunistic,
-	// the part that others leave. When absent, guaranteed: as they ask for it.
+	// AnnotationQoS is the containers' part of the node: opportunistic, processors and memory that
+	// others leave; burstable, compute that may be over-committed. When absent, guaranteed.
 	AnnotationQoS = Prefix + "qos"
 	// AnnotationTopology is how near to each other the GPUs of the pod are: nvlink, pcie, numa
 	// or rdma. With :required after it the pod waits for that. When

@@ -84,6 +84,12 @@ type SliceLedgerSpec struct {
 	// the node, and they may have all.
 	// +optional
 	Tide *LedgerTide `json:"tide,omitempty"`
+	// OvercommitCore is how much of each device's compute is promised to burstable containers at most,
+	// in percent. Each slice has its part of 100 of that. Absent: 100.
+	// +kubebuilder:validation:Minimum=101
+	// +kubebuilder:validation:Maximum=1000
+	// +optional
+	OvercommitCore Percent `json:"overcommitCore,omitempty"`
 }
 
 // Cordon keeps new slices off a device. A slice granted there already stays, and may

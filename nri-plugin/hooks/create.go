@@ -77,7 +77,7 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	// The user's own word is enough: the time is nobody else's while it is used,
 	// and goes back as soon as somebody wants it.
 	held := mode.Container{
-		Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants, MayBurst: request.Burst == v1alpha1.BurstIdle,
+		Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants, MayBurst: request.Burst == v1alpha1.BurstIdle, Burstable: request.QoS == v1alpha1.QoSBurstable,
 	}
 	m, err := p.Modes.For(held)
 	if err != nil {

@@ -38,6 +38,8 @@ type Container struct {
 	// MayBurst: it may use device time beyond its slices that nobody else wants.
 	// Known at its creation only; the limits that it was given say it from then on.
 	MayBurst bool
+	// Burstable: it may do so up to what it asks for.
+	Burstable bool
 	// Mounts are those of a container that was found at the runtime.
 	Mounts []*api.Mount
 }

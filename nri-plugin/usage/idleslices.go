@@ -14,7 +14,7 @@ import (
 )
 
 // What idle slices can expect on a device, and what they get. Of a slice whose container has not been
-// observed for observedEnough its quota counts.
+// observed for observedEnough all that its container asks for counts.
 
 const (
 	// starvedBelow is the part of the device that is next to nothing.
@@ -86,7 +86,7 @@ func (a *Account) ExpectedBusy(uuid string) v1alpha1.Percent {
 		if at < 0 || grants[at].Core == 0 {
 			return
 		}
-		quota := float64(grants[at].Core)
+		quota := float64(grants[at].Asked.Core) // it may use as much, if it is over-committed
 		u := a.used(key)
 		if u == nil || grants[at].Mode != v1alpha1.ModeLimiter || u.Of.Last.Sub(u.Of.Since) < observedEnough {
 			high, mean = high+quota, mean+quota

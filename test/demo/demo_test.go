@@ -25,7 +25,7 @@ import (
 // The demo shows what it says, what it prints at its end works when it is pasted, and
 // there the examples print what their pages show.
 func TestDemo(t *testing.T) {
-	rendered := must.Get(renderValues(t.Context(), filepath.Join(t.TempDir(), "manifests"), "allocator.reserveAfter=20s idle.after=30s"))(t)
+	rendered := must.Get(renderValues(t.Context(), filepath.Join(t.TempDir(), "manifests"), "allocator.reserveAfter=20s idle.after=30s overcommit.core[0].nodeSelector.pool=overcommitted overcommit.core[0].percent=150"))(t)
 	gpus := simulated
 	gpus.Args = []string{"--sys-dir=" + sysfsWithNIC(t)}
 	sys, err := up(t.Context(), gpus, rendered)

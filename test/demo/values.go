@@ -15,7 +15,7 @@ import (
 // that are flags of the programs, or change admission. What is below one of them is, too.
 var settable = []string{
 	"allocator.args", "allocator.lookahead", "allocator.preemption", "allocator.reserveAfter",
-	"defragment", "dialects", "idle.after",
+	"defragment", "dialects", "idle.after", "overcommit",
 	"node.args", "node.endDeviceHolders", "node.endUnenforced", "node.injectRDMA", "node.numaBinding", "node.opportunisticCPU",
 	"webhook.allowedHostPaths", "webhook.args", "webhook.computeShares", "webhook.minimumShare",
 }

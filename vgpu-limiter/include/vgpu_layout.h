@@ -53,7 +53,8 @@ struct vgpu_limits_device {
     uint8_t uuid[VGPU_UUID_BYTES]; // as cuDeviceGetUuid returns it
     uint64_t memory_bytes;         // at least 1
     uint32_t core_percent;         // 1..100; 0 = no compute quota: it yields to those with one
-    uint32_t flags;                // VGPU_MAY_BURST or VGPU_IDLE
+    uint16_t flags;                // VGPU_MAY_BURST or VGPU_IDLE
+    uint16_t burst_percent;        // 1..100: with VGPU_MAY_BURST no more than this; 0: all that is idle
 };
 
 struct vgpu_limits {

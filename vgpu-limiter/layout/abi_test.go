@@ -49,6 +49,7 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_limits_device, memory_bytes)", limitsMemoryOff},
 		{"offsetof(struct vgpu_limits_device, core_percent)", limitsCoreOff},
 		{"offsetof(struct vgpu_limits_device, flags)", limitsFlagsOff},
+		{"offsetof(struct vgpu_limits_device, burst_percent)", limitsBurstOff},
 		{"VGPU_MAY_BURST", flagMayBurst},
 		{"VGPU_PACE_MAGIC", paceMagic},
 		{"VGPU_PACE_VERSION", paceVersion},

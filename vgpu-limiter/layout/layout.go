@@ -64,6 +64,7 @@ const (
 	limitsMemoryOff    = 16
 	limitsCoreOff      = 24
 	limitsFlagsOff     = 28
+	limitsBurstOff     = 30
 	flagMayBurst       = 1
 	flagIdle           = 2
 

@@ -35,6 +35,8 @@ type DeviceLimit struct {
 	// MayBurst lets the container use device time beyond its quota while nobody
 	// else wants it, as long as the node side (package pace) says so.
 	MayBurst bool
+	// BurstCore is how much it may use with MayBurst, in percent of the device, 1 to 100; 0 is all that is idle.
+	BurstCore uint32
 	// Idle is an idle slice's: no quota, and launches only while the node side gives it a turn.
 	Idle bool
 }
@@ -65,10 +67,11 @@ func (l Limits) Encode() ([]byte, error) {
 		le.PutUint32(e[limitsCoreOff:], d.Core)
 		switch {
 		case d.MayBurst:
-			le.PutUint32(e[limitsFlagsOff:], flagMayBurst)
+			le.PutUint16(e[limitsFlagsOff:], flagMayBurst)
 		case d.Idle:
-			le.PutUint32(e[limitsFlagsOff:], flagIdle)
+			le.PutUint16(e[limitsFlagsOff:], flagIdle)
 		}
+		le.PutUint16(e[limitsBurstOff:], uint16(d.BurstCore))
 	}
 	le.PutUint64(b[limitsChecksumOff:], checksum(b))
 	if _, err := DecodeLimits(b); err != nil { // one set of rules, the reader's
@@ -108,14 +111,18 @@ func DecodeLimits(b []byte) (Limits, error) {
 			UUID:        formatUUID(e[:uuidBytes]),
 			Core:        le.Uint32(e[limitsCoreOff:]),
 			MemoryBytes: le.Uint64(e[limitsMemoryOff:]),
-			MayBurst:    le.Uint32(e[limitsFlagsOff:]) == flagMayBurst,
-			Idle:        le.Uint32(e[limitsFlagsOff:]) == flagIdle,
+			MayBurst:    le.Uint16(e[limitsFlagsOff:]) == flagMayBurst,
+			BurstCore:   uint32(le.Uint16(e[limitsBurstOff:])),
+			Idle:        le.Uint16(e[limitsFlagsOff:]) == flagIdle,
 		}
 		if d.MemoryBytes == 0 || d.MemoryBytes > bytesMask {
 			return Limits{}, fmt.Errorf("limits: device %d: memory of %d bytes, want 1 to %d", i, d.MemoryBytes, uint64(bytesMask))
 		}
-		if flags := le.Uint32(e[limitsFlagsOff:]); d.Core > 100 || flags > flagIdle || d.Idle && d.Core != 0 {
+		if flags := le.Uint16(e[limitsFlagsOff:]); d.Core > 100 || flags > flagIdle || d.Idle && d.Core != 0 {
 			return Limits{}, fmt.Errorf("limits: device %d: core of %d percent, flags %#x, want 0 to 100, 0 to 2; no core with 2", i, d.Core, flags)
+		}
+		if d.BurstCore > 100 || d.BurstCore > 0 && !d.MayBurst {
+			return Limits{}, fmt.Errorf("limits: device %d: bursts up to %d percent, want 0 to 100, and 0 without bursting", i, d.BurstCore)
 		}
 		for _, other := range l.Devices {
 			if other.UUID == d.UUID {

@@ -22,7 +22,7 @@ func twoDevices() Limits {
 	return Limits{
 		Container: "5f0c1f5e-0000-4000-8000-000000000001/train",
 		Devices: []DeviceLimit{
-			{UUID: uuidA, Core: 30, MemoryBytes: 20480 << 20, MayBurst: true},
+			{UUID: uuidA, Core: 30, MemoryBytes: 20480 << 20, MayBurst: true, BurstCore: 50},
 			{UUID: uuidB, Core: 0, MemoryBytes: 1 << 20},
 		},
 	}
@@ -53,6 +53,8 @@ func TestEncodeRefuses(t *testing.T) {
 		"no device":        func(l *Limits) { l.Devices = nil },
 		"17 devices":       func(l *Limits) { l.Devices = make([]DeviceLimit, MaxDevices+1) },
 		"same device":      func(l *Limits) { l.Devices[1].UUID = strings.ToUpper(uuidA) },
+		"bursts to 101":    func(l *Limits) { l.Devices[0].BurstCore = 101 },
+		"may not burst":    func(l *Limits) { l.Devices[1].BurstCore = 50 },
 		"core 101":         func(l *Limits) { l.Devices[0].Core = 101 },
 		"no memory":        func(l *Limits) { l.Devices[1].MemoryBytes = 0 },
 		"2^48 bytes":       func(l *Limits) { l.Devices[1].MemoryBytes = 1 << 48 },

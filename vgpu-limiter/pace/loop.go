@@ -174,7 +174,7 @@ func (l *Loop) step() (bool, time.Duration) {
 		for i, p := range there {
 			d, state := p.limit(), p.state()
 			members[i] = member{
-				quota: int(d.Core), mayBurst: d.MayBurst, unknown: p.container.unknown && d.Core == 0,
+				quota: int(d.Core), mayBurst: d.MayBurst, most: int(d.BurstCore), unknown: p.container.unknown && d.Core == 0,
 				idle: d.Idle, shut: d.Idle && p.container.shut, slot: state.slot, waits: state.throttled.when > now-2*tick,
 				charged: state.used.more, Activity: p.container.activity[p.device],
 			}

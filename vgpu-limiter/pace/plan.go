@@ -34,6 +34,7 @@ const (
 type member struct {
 	quota    int // percent; 0: it yields
 	mayBurst bool
+	most     int           // percent that it may burst to; 0: all
 	unknown  bool          // without a quota, and its library can't be held back: it may work
 	class    bool          // all that yield on the GPU (yield.go)
 	idle     bool          // an idle slice (idle.go)
@@ -143,6 +144,9 @@ func giveIdle(members []member, turns []layout.Turn, paced []int, idle int) bool
 	for _, i := range paced {
 		if members[i].mayBurst {
 			turns[i].Core += uint32(idle * members[i].quota / weights)
+			if most := uint32(members[i].most); most > 0 {
+				turns[i].Core = max(uint32(members[i].quota), min(turns[i].Core, most))
+			}
 		}
 	}
 	return true

@@ -26,6 +26,11 @@ func bursting(m member) member {
 	return m
 }
 
+func burstingTo(most int, m member) member {
+	m.mayBurst, m.most = true, most
+	return m
+}
+
 func turnsOf(members []member) []layout.Turn {
 	turns, _ := plan(now, rhythm{}, members)
 	return turns
@@ -158,6 +163,8 @@ func TestIdleTime(t *testing.T) {
 		"somebody without a quota":      {[]member{bursting(launches(30, 0)), launches(0, 0)}, []uint32{95, 100}},
 		"only without a quota":          {[]member{launches(0, 0), launches(0, 0), idle(30)}, []uint32{100, 100, 30}},
 		"beside quotas":                 {[]member{launches(30, 0), launches(20, 0), launches(0, 0)}, []uint32{30, 20, 100}},
+		"up to its request":             {[]member{burstingTo(50, launches(30, 0)), idle(60)}, []uint32{50, 60}},
+		"to less than its quota":        {[]member{burstingTo(20, launches(30, 0)), idle(60)}, []uint32{30, 60}},
 		"nothing left":                  {[]member{bursting(launches(50, 0)), launches(60, 0)}, []uint32{50, 60}},
 	} {
 		for i, turn := range turnsOf(test.members) {

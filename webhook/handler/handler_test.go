@@ -218,6 +218,13 @@ func TestRefused(t *testing.T) {
 			p.Annotations = map[string]string{"vernier.dev/burst": "idle"}
 			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-mem", "30")
 		}), []string{"metadata.annotations[vernier.dev/burst]", "remove it, or ask for vernier.dev/gpu-core"}},
+		"burstable, no quota": {asking(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"vernier.dev/qos": "burstable"}
+			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-mem", "30")
+		}), []string{"metadata.annotations[vernier.dev/qos]", "remove it, or ask for vernier.dev/gpu-core"}},
+		"burstable, another mode": {asking(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"vernier.dev/qos": "burstable", "vernier.dev/mode": "mps"}
+		}), []string{"metadata.annotations[vernier.dev/qos]", "use mode limiter, or remove it"}},
 		"one GPU, a container with several": {asking(func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"vernier.dev/same-gpu": "required"}
 			p.Spec.Containers[0] = container("plain", "vernier.dev/gpu-core", "10")

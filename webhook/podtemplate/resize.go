@@ -35,6 +35,20 @@ func CheckResize(annotations map[string]string) *field.Error {
 	return nil
 }
 
+// burstable refuses a pod of which no quota can be over-committed.
+func (f *findings) burstable() {
+	if f.QoS != api.QoSBurstable || len(f.errs) > 0 {
+		return
+	}
+	at := annotationsPath.Key(api.AnnotationQoS)
+	switch {
+	case !f.hasQuota():
+		f.errs = append(f.errs, field.Invalid(at, f.QoS, fmt.Sprintf("no container has a quota: remove it, or ask for %s", api.ResourceCore)))
+	case f.Mode != api.ModeAuto && f.Mode != api.ModeLimiter:
+		f.errs = append(f.errs, field.Forbidden(at, fmt.Sprintf("containers in mode %s can't use more than their quota: use mode %s, or remove it", f.Mode, api.ModeLimiter)))
+	}
+}
+
 // start refuses amounts to begin with that the pod can't have.
 func (f *findings) start() {
 	at := annotationsPath.Key(api.AnnotationStart)

@@ -122,6 +122,7 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 	if f.Topology.Level != "" && len(f.errs) == 0 {
 		f.topology(known)
 	}
+	f.burstable()
 	if f.Burst == api.BurstIdle && len(f.errs) == 0 && !f.hasQuota() {
 		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationBurst), f.Burst,
 			fmt.Sprintf("no container has a quota to go beyond, so all of them may use idle time as it is: remove it, or ask for %s", api.ResourceCore)))

@@ -40,6 +40,9 @@ type Reconciler struct {
 	Agents *agents.Agents
 	// Tides are those that there are; nil is none.
 	Tides *tides.Set
+	// Overcommit is how much of a node's compute is promised to burstable containers, 0 for all of it. It is
+	// false where the node is not known. Nil changes nothing.
+	Overcommit func(node string) (v1alpha1.Percent, bool)
 	// IdleAfter is how long a pod does no work on its GPUs before its condition says so; 0 never says it.
 	IdleAfter time.Duration
 	Clock     clock.PassiveClock
@@ -54,7 +57,7 @@ type Reconciler struct {
 //   - it replaces pods that cannot start because the agent is away;
 //   - it sets the condition of pods on failed devices;
 //   - it takes the next step of the resizes that pods ask for;
-//   - it writes how much idle slices may have, and until when;
+//   - it writes how much idle slices may have, and until when, and what is over-committed;
 //   - it sets the conditions of pods on failed devices, and of idle ones;
 //   - it evicts pods whose idle slices are gone or starve;
 //   - it has gated pods with slices looked at.
@@ -95,6 +98,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, node string) error {
 		func() error { return r.setHealth(ctx, node, known) },
 		func() error { return r.resize(ctx, node) },
 		func() error { return r.setTide(ctx, node) },
+		func() error { return r.setOvercommit(ctx, node) },
 		func() error { return r.setIdle(ctx, node, known) },
 		func() error { return r.evictStarved(ctx, node, known) },
 	} {

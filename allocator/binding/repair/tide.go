@@ -31,3 +31,18 @@ func (r *Reconciler) setTide(ctx context.Context, node string) error {
 	r.Log.V(1).Info("Wrote the tide", "node", node, "core", core, "mem", mem, "until", next.EndsAt())
 	return nil
 }
+
+// setOvercommit has the ledger say how much of its devices' compute is promised. Slices stay as they are.
+func (r *Reconciler) setOvercommit(ctx context.Context, node string) error {
+	known := r.Cache.Index.Ledger(node)
+	if r.Overcommit == nil || known == nil || known.DeletionTimestamp != nil {
+		return nil
+	}
+	core, is := r.Overcommit(node)
+	if !is || core == known.Spec.OvercommitCore {
+		return nil
+	}
+	ledger := known.DeepCopy()
+	ledger.Spec.OvercommitCore = core
+	return r.Binder.Write(ctx, ledger)
+}

@@ -74,3 +74,22 @@ func TestTide_WhenChanged_IsTriedAgain(t *testing.T) {
 		t.Error("not written with what was read")
 	}
 }
+
+// The ledger has what is promised of the compute, as long as its node is known.
+func TestOvercommit(t *testing.T) {
+	f := newFixture(t, objects.ReadyLedger("n"))
+	core, known := v1alpha1.Percent(150), true
+	f.Overcommit = func(string) (v1alpha1.Percent, bool) { return core, known }
+	for _, step := range []struct {
+		core   v1alpha1.Percent
+		known  bool
+		want   v1alpha1.Percent
+		writes int
+	}{{150, true, 150, 1}, {150, true, 150, 1}, {0, false, 150, 1}, {120, true, 120, 2}, {0, true, 0, 3}} {
+		core, known = step.core, step.known
+		f.reconcile(time.Minute)
+		if got := f.ledger().Spec.OvercommitCore; got != step.want || f.specs != step.writes {
+			t.Errorf("%+v: the ledger has %d after %d writes", step, got, f.specs)
+		}
+	}
+}

@@ -18,17 +18,21 @@ import (
 var lent = []corev1.ResourceName{v1alpha1.ResourceCore, v1alpha1.ResourceMemPercent, v1alpha1.ResourceMemMiB}
 
 // atStart are the containers without requests for what the node will show for them, if they begin
-// with less than they ask for. The ledger says whether there is room for that.
+// with less than they ask for, or may be over-committed. The ledger says whether there is room for that.
 func atStart(pod *corev1.Pod, containers []corev1.Container) []corev1.Container {
-	to := podrequest.StartOf(pod)
-	if len(to) == 0 {
+	to, burstable := podrequest.StartOf(pod), podrequest.Burstable(pod)
+	if len(to) == 0 && !burstable {
 		return containers
 	}
 	less := make([]corev1.Container, len(containers))
 	for i, c := range containers {
-		if less[i] = c; to[c.Name] != (v1alpha1.ResizeTo{}) {
+		if less[i] = c; burstable || to[c.Name] != (v1alpha1.ResizeTo{}) {
 			less[i].Resources.Requests = maps.Clone(c.Resources.Requests)
-			for _, name := range lent {
+			of := lent
+			if to[c.Name] == (v1alpha1.ResizeTo{}) {
+				of = lent[:1] // memory is not over-committed
+			}
+			for _, name := range of {
 				delete(less[i].Resources.Requests, name)
 			}
 		}

@@ -154,6 +154,9 @@ func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) b
 		if seen.ExpectedBusy != nil {
 			busy = *seen.ExpectedBusy
 		}
+		if core := ledger.Spec.OvercommitCore; core > 0 {
+			d.OvercommitCore, d.Expected = core, expected(ledger, seen, given)
+		}
 		d.Idle += v1alpha1.WholeGPU - busy // less that of idle slices, which are taken off
 		mps(&d, ledger.Status.Driver.MPS, given)
 		if cut(&d, seen, given) {
@@ -161,6 +164,23 @@ func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) b
 		}
 	}
 	return node
+}
+
+// expected is how much of a device's compute is expected to be used. Of slices that the node agent does not
+// report yet it is all that they ask for.
+func expected(ledger *v1alpha1.SliceLedger, seen *v1alpha1.DeviceStatus, given []v1alpha1.Slice) (sum v1alpha1.Percent) {
+	if seen.ExpectedBusy != nil {
+		sum = *seen.ExpectedBusy
+	}
+	for i := range given {
+		s := &given[i]
+		if seen.ExpectedBusy == nil || !slices.ContainsFunc(ledger.Status.Slices, func(is v1alpha1.SliceStatus) bool {
+			return is.Pod == s.Pod && is.Ctr == s.Ctr && is.UUID == seen.UUID
+		}) {
+			sum += s.Of().Core
+		}
+	}
+	return sum
 }
 
 // cut says what a device in MIG mode is cut into. False when nothing is to be
@@ -223,7 +243,7 @@ func roomier(before, now *placement.Node) bool {
 	for i := range now.Devices {
 		d := &now.Devices[i]
 		b := before.Device(d.UUID)
-		if b == nil || d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.FreeIdle > b.FreeIdle || d.FreeIdleMem > b.FreeIdleMem || d.Slots > b.Slots || d.MPS && !b.MPS || b.MPSOnly && !d.MPSOnly || d.Model != b.Model || d.Near != b.Near || !d.Cut.Equal(b.Cut) {
+		if b == nil || d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.FreeIdle > b.FreeIdle || d.FreeIdleMem > b.FreeIdleMem || d.OvercommitCore > b.OvercommitCore || d.OvercommitCore > 0 && d.Expected < b.Expected || d.Slots > b.Slots || d.MPS && !b.MPS || b.MPSOnly && !d.MPSOnly || d.Model != b.Model || d.Near != b.Near || !d.Cut.Equal(b.Cut) {
 			return true
 		}
 	}

@@ -88,6 +88,7 @@ func TestRoom(t *testing.T) {
 		}
 	}
 	busy := v1alpha1.Percent(15)
+	overcommitted := tests[:0:0]
 	lent := grant(t, edit(granted, func(l *v1alpha1.SliceLedger) {
 		l.Status.Devices = l.Status.Devices[:1]
 		l.Status.Devices[0].ExpectedBusy = &busy
@@ -95,7 +96,35 @@ func TestRoom(t *testing.T) {
 	tests = append(tests, tests[0])
 	tests[len(tests)-1].name, tests[len(tests)-1].ledger = "an idle slice, where less is used than granted", lent
 	tests[len(tests)-1].want = []placement.Device{{UUID: "GPU-0", Model: "T4", Mem: 1000, FreeCore: 40, FreeMem: 150, FreeIdle: 70, FreeIdleMem: 950, Idle: 55, Slots: 253}}
-	for _, tt := range tests {
+	for name, edit := range map[string]func(*v1alpha1.SliceLedger){
+		"over-committed, nothing said of use": func(l *v1alpha1.SliceLedger) { l.Status.Devices[0].ExpectedBusy = nil },
+		"over-committed, slices not reported": func(*v1alpha1.SliceLedger) {},
+		"over-committed, slices reported": func(l *v1alpha1.SliceLedger) {
+			for _, s := range l.Spec.Devices[0].Slices {
+				l.Status.Slices = append(l.Status.Slices, v1alpha1.SliceStatus{Pod: s.Pod, Ctr: s.Ctr, UUID: "GPU-0"})
+			}
+		},
+	} {
+		over := lent.DeepCopy()
+		over.Spec.OvercommitCore, over.Spec.Devices[0].Slices[0].Asked = 150, &v1alpha1.Amounts{Core: 90, Mem: 1}
+		edit(over)
+		var asked v1alpha1.Percent
+		for _, s := range over.Spec.Devices[0].Slices {
+			asked += s.Of().Core
+		}
+		want := tests[len(tests)-1]
+		want.name, want.ledger, want.want = name, over, slices.Clone(want.want)
+		d := &want.want[0]
+		d.OvercommitCore, d.Expected = 150, asked+busy
+		switch {
+		case over.Status.Devices[0].ExpectedBusy == nil:
+			d.Expected, d.Idle = asked, 10
+		case len(over.Status.Slices) > 0:
+			d.Expected = busy
+		}
+		overcommitted = append(overcommitted, want)
+	}
+	for _, tt := range append(tests, overcommitted...) {
 		t.Run(tt.name, func(t *testing.T) {
 			x := New()
 			x.Put(tt.ledger)

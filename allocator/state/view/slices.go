@@ -128,6 +128,9 @@ func SlicesOf(l *v1alpha1.SliceLedger) []Slice {
 			if s.Idle > 0 && v.Note == "" {
 				v.Note = fmt.Sprintf("an idle slice, placed for %d %% compute", s.Idle)
 			}
+			if s.Asked != nil && v.Note == "" {
+				v.Note = "its container asks for " + v1alpha1.AmountsText(s.Asked.Core, s.Asked.Mem)
+			}
 			all = append(all, v)
 		}
 	}

@@ -50,8 +50,8 @@ type Limiter struct {
 // made is a folder, and what its limits say.
 type made struct {
 	folder
-	grants   []ledger.Grant
-	mayBurst bool
+	grants              []ledger.Grant
+	mayBurst, burstable bool
 }
 
 // New keeps its files below dir, which must have the same path on the
@@ -77,7 +77,7 @@ func (l *Limiter) Prepare(c mode.Container) error {
 // l.mu is held.
 func (l *Limiter) prepare(c mode.Container) (folder, error) {
 	ready := l.ready[c.Key()]
-	if slices.Equal(ready.grants, c.Grants) && ready.mayBurst == c.MayBurst && ready.whole() {
+	if slices.Equal(ready.grants, c.Grants) && ready.mayBurst == c.MayBurst && ready.burstable == c.Burstable && ready.whole() {
 		return ready.folder, nil
 	}
 	delete(l.ready, c.Key())
@@ -91,7 +91,7 @@ func (l *Limiter) prepare(c mode.Container) (folder, error) {
 	if err != nil {
 		return "", fmt.Errorf("making the limits of container %s of pod %s: %w; check the space on the node's state directory", c.Name, c.Owner, err)
 	}
-	l.ready[c.Key()] = made{ready.folder, c.Grants, c.MayBurst}
+	l.ready[c.Key()] = made{ready.folder, c.Grants, c.MayBurst, c.Burstable}
 	return ready.folder, nil
 }
 
@@ -237,9 +237,11 @@ func (l *Limiter) Pods() ([]types.UID, error) { return l.files.pods() }
 func limits(c mode.Container) layout.Limits {
 	all := layout.Limits{Container: string(c.Pod) + "/" + c.Name}
 	for _, g := range c.Grants {
-		all.Devices = append(all.Devices, layout.DeviceLimit{
-			UUID: g.UUID, Core: uint32(g.Core), MemoryBytes: g.Mem.Bytes(), MayBurst: c.MayBurst && g.Core > 0, Idle: g.Idle > 0,
-		})
+		limit := layout.DeviceLimit{UUID: g.UUID, Core: uint32(g.Core), MemoryBytes: g.Mem.Bytes(), MayBurst: c.MayBurst && g.Core > 0, Idle: g.Idle > 0}
+		if c.Burstable && !c.MayBurst && g.Asked.Core > g.Core {
+			limit.MayBurst, limit.BurstCore = true, uint32(g.Asked.Core)
+		}
+		all.Devices = append(all.Devices, limit)
 	}
 	return all
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/cgroup"
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/test/must"
@@ -98,6 +100,28 @@ func TestPaceMissing(t *testing.T) {
 	all, err := l.Apply(c, 1)
 	if err != nil || !strings.Contains(all[0].Note, "; no turns beside busy neighbours") {
 		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// A container of a burstable pod bursts up to what it asks for, and its programs can read how far.
+func TestBurstable(t *testing.T) {
+	l := newLimiter(t, t.TempDir(), nil)
+	c := container("run")
+	c.Burstable = true
+	c.Grants[0].Asked = v1alpha1.Amounts{Core: c.Grants[0].Core + 15, Mem: c.Grants[0].Mem}
+	must.Do(t, l.Prepare(container("")))
+	dir := inject(t, l, c)
+	got, err := layout.ReadFile(dir.limits())
+	if err != nil || !got.Devices[0].MayBurst || got.Devices[0].BurstCore != uint32(c.Grants[0].Asked.Core) || got.Devices[1].MayBurst {
+		t.Errorf("limits %+v, %v", got, err)
+	}
+	text, err := os.ReadFile(string(dir) + "/" + shareFile)
+	if want := fmt.Sprintf(`"core":%d,"burstCore":%d`, c.Grants[0].Core, c.Grants[0].Asked.Core); err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("programs read %s, %v; want %s", text, err, want)
+	}
+	c.MayBurst = true
+	if got, err = layout.ReadFile(inject(t, l, c).limits()); err != nil || got.Devices[0].BurstCore != 0 {
+		t.Errorf("all that is idle: %+v, %v", got, err)
 	}
 }
 

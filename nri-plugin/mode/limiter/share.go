@@ -31,13 +31,19 @@ type share struct {
 type shareDevice struct {
 	UUID string `json:"uuid"`
 	// Core is percent of the GPU's compute; 0 is no quota.
-	Core   v1alpha1.Percent `json:"core"`
-	MemMiB v1alpha1.MiB     `json:"memMiB"`
+	Core v1alpha1.Percent `json:"core"`
+	// BurstCore is how much of it is used at most, where the rest is nobody else's; absent without bursting.
+	BurstCore v1alpha1.Percent `json:"burstCore,omitempty"`
+	MemMiB    v1alpha1.MiB     `json:"memMiB"`
 }
 
 func shareOf(l layout.Limits) (all []shareDevice) {
 	for _, d := range l.Devices {
-		all = append(all, shareDevice{d.UUID, v1alpha1.Percent(d.Core), v1alpha1.MiB(d.MemoryBytes >> 20)})
+		burst := v1alpha1.Percent(d.BurstCore)
+		if d.MayBurst && burst == 0 {
+			burst = v1alpha1.WholeGPU
+		}
+		all = append(all, shareDevice{d.UUID, v1alpha1.Percent(d.Core), burst, v1alpha1.MiB(d.MemoryBytes >> 20)})
 	}
 	return all
 }
@@ -64,7 +70,7 @@ func (l *Limiter) Notice(c mode.Container, now time.Time, next []ledger.Grant, d
 	s := share{Since: now.UTC(), Devices: shareOf(inForce), Deadline: deadline}
 	if !deadline.IsZero() {
 		for _, g := range next {
-			s.Next = append(s.Next, shareDevice{g.UUID, g.Core, g.Mem})
+			s.Next = append(s.Next, shareDevice{UUID: g.UUID, Core: g.Core, MemMiB: g.Mem})
 		}
 	}
 	return dir.writeShare(s)

@@ -26,7 +26,8 @@ static const char *check_device(const struct vgpu_limits *limits, uint32_t i) {
     const struct vgpu_limits_device *device = &limits->device[i];
     if (device->memory_bytes == 0 || device->memory_bytes > VGPU_BYTES_MASK)
         return "memory limit out of range";
-    if (device->core_percent > 100 || device->flags > VGPU_IDLE || (device->flags == VGPU_IDLE && device->core_percent != 0))
+    if (device->core_percent > 100 || device->flags > VGPU_IDLE || (device->flags == VGPU_IDLE && device->core_percent != 0) ||
+        device->burst_percent > 100 || (device->burst_percent != 0 && device->flags != VGPU_MAY_BURST))
         return "core limit or flags out of range";
     for (uint32_t j = 0; j < i; j++)
         if (memcmp(limits->device[j].uuid, device->uuid, VGPU_UUID_BYTES) == 0)
