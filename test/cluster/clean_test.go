@@ -70,6 +70,9 @@ func footprint(t *testing.T) map[string]string {
 	for _, dir := range []string{"/etc", "/opt", "/run", "/var/lib", "/var/lib/kubelet", "/var/lib/cni", "/var/log"} {
 		entries, _ := os.ReadDir(dir) // absent is a value too
 		for _, e := range entries {
+			if dir == "/run" && e.Name() == "mount" {
+				continue // libmount's: the first mount command of a machine makes it, of any test
+			}
 			f[filepath.Join(dir, e.Name())] = "there"
 		}
 	}
