@@ -41,7 +41,7 @@ func limits(o options.Options) (layout.Limits, error) {
 		}
 	}
 	for _, d := range asked {
-		limit := layout.DeviceLimit{UUID: d.Name, Core: uint32(d.Core), MayBurst: d.Burst, MemoryBytes: uint64(d.Mem.Bytes())}
+		limit := layout.DeviceLimit{UUID: d.Name, Core: uint32(d.Core), MayBurst: d.Burst, Idle: d.Idle, MemoryBytes: uint64(d.Mem.Bytes())}
 		if open {
 			real, err := pick(found, d)
 			if err != nil {

@@ -199,7 +199,7 @@ func TestCardCDI(t *testing.T) {
 // points on a real card.
 func TestCardShares(t *testing.T) {
 	onCard(t)
-	rows := runKit(t, nil, "memory-views", "memory-paths", "nvidia-smi-limited", "quota-30-beside-60", "pytorch-memory", "pytorch-30-beside-60")
+	rows := runKit(t, nil, "memory-views", "memory-paths", "nvidia-smi-limited", "quota-30-beside-60", "idle-beside-60", "pytorch-memory", "pytorch-30-beside-60")
 	for _, r := range rows {
 		t.Run(r.Name, func(t *testing.T) {
 			judge(t, r)

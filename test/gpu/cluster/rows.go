@@ -16,7 +16,7 @@ var rows = []row{
 	{report.Row{Name: "inventory", Promise: "the ledger's devices are those of NVML and nvidia-smi"}, "TestCardInventory"},
 	{report.Row{Name: "cdi", Promise: "the CDI spec by the driver names device nodes and libraries that exist"}, "TestCardCDI"},
 	{report.Row{Name: "share", Promise: "pods see their shares of memory, as one device, and can write nothing that limits them"}, "TestShareOfOneGPU"},
-	{report.Row{Name: "in-pods", Promise: "the kit's rows, in pods: memory seen and held, 30 beside 60 percent of the work, PyTorch"}, "TestCardShares"},
+	{report.Row{Name: "in-pods", Promise: "the kit's rows, in pods: memory seen and held, 30 beside 60 percent of the work, an idle slice beside 60, PyTorch"}, "TestCardShares"},
 	{report.Row{Name: "past-the-slice", Promise: "allocating past the slice is out of memory"}, "TestAllocatingPastTheSliceFails"},
 	{report.Row{Name: "compute", Promise: "a load alone gets its 30 percent and no more"}, "TestComputeShare"},
 	{report.Row{Name: "waits", Promise: "a pod that doesn't fit waits, its event says for what, and a release starts it"}, "TestOverflowWaitsAndStartsAfterRelease"},

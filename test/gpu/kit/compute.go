@@ -248,6 +248,40 @@ func beside(ctx context.Context, k *kit, r *row) error {
 	return k.besideEach(ctx, r, "", [2]work{w, w})
 }
 
+// idleBeside: beside an idle slice that always has work a share gets what it gets alone.
+func idleBeside(ctx context.Context, k *kit, r *row) error {
+	const quota, most = 60, 3 // points that the share may lose
+	w := work{1000, "kernel"}
+	native, err := k.nativeRate(ctx, w)
+	if err != nil {
+		return err
+	}
+	load := k.loadArgs(w, k.seconds(6))
+	alone, err := k.together(ctx, []share{core(quota)}, load)
+	if err != nil {
+		return err
+	}
+	both, err := k.together(ctx, []share{core(quota), {"--idle"}}, load)
+	if err != nil {
+		return err
+	}
+	before, after, rest := 100*alone[0].rate()/native, 100*both[0].rate()/native, 100*both[1].rate()/native
+	r.Set("alone", before)
+	r.Set("beside", after)
+	r.Set("idle", rest)
+	r.Set("longest_launch_ms", both[0].Longest)
+	switch {
+	case rest > 100-quota+tolerance:
+		return fmt.Errorf("the idle slice has %.1f percent beside a share of %d", rest, quota)
+	case k.simulated: // as with quotas
+	case after < before-most:
+		return fmt.Errorf("a share of %d percent has %.1f beside an idle slice, %.1f alone", quota, after, before)
+	case rest < 0.9*(100-after)-tolerance:
+		return fmt.Errorf("the idle slice has %.1f percent of the %.1f that are left", rest, 100-after)
+	}
+	return nil
+}
+
 func (k *kit) besideEach(ctx context.Context, r *row, prefix string, loads [2]work) error {
 	quotas := [2]int{30, 60}
 	percent, err := k.sideBySide(ctx, r, prefix, k.seconds(8), quotas, loads)

@@ -29,7 +29,7 @@ import (
 // machine has, and say so.
 var onSimulated = []string{
 	"driver", "launches", "memory-paths", "memory-views", "memory-by-driver", "memory-processes", "memory-killed",
-	"quota", "quota-30-beside-60", "quota-kinds", "cost", "long-beside-short", "without-limiter", "fat-binary",
+	"quota", "quota-30-beside-60", "idle-beside-60", "quota-kinds", "cost", "long-beside-short", "without-limiter", "fat-binary",
 	"inventory", "cdi", "driver-limits", "devices-hidden", "peers", "mps", "untouched",
 }
 
@@ -113,7 +113,7 @@ func TestKit(t *testing.T) {
 	}
 	t.Run("WhenNothingIsLimited", func(t *testing.T) {
 		limitNothing(t, kit)
-		fail := []string{"memory-paths", "memory-views", "memory-by-driver", "memory-processes", "memory-killed", "quota", "quota-30-beside-60", "quota-kinds"}
+		fail := []string{"memory-paths", "memory-views", "memory-by-driver", "memory-processes", "memory-killed", "quota", "quota-30-beside-60", "idle-beside-60", "quota-kinds"}
 		got, code := runKit(t, kit, env, "--only", strings.Join(fail, ","))
 		if code != 1 {
 			t.Errorf("exit code %d", code)

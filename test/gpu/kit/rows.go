@@ -19,6 +19,7 @@ var rows = []*row{
 	{Row: report.Row{Name: "memory-killed", Promise: "what a killed process held is available to the share's next request"}, most: 40 * time.Second, check: retake},
 	{Row: report.Row{Name: "quota", Promise: "a load alone gets its quota: 10, 30 and 60 percent of its native throughput"}, most: 60 * time.Second, check: quotas},
 	{Row: report.Row{Name: "quota-30-beside-60", Promise: "two shares side by side get 30 and 60 percent"}, most: 40 * time.Second, check: beside},
+	{Row: report.Row{Name: "idle-beside-60", Promise: "an idle slice gets what a share of 60 percent leaves, and takes nothing of it"}, most: 60 * time.Second, check: idleBeside},
 	{Row: report.Row{Name: "quota-kinds", Promise: "streams, graphs, cooperative and library launches are held to 30 percent"}, most: 90 * time.Second, check: kindsLimited},
 	{Row: report.Row{Name: "cost", Promise: "what the limiter adds to a call, measured"}, most: 60 * time.Second, check: costs},
 	{Row: report.Row{Name: "pytorch-memory", Promise: "PyTorch sees its slice as the device, and its own out-of-memory error past it"}, most: 60 * time.Second, check: torchMemory},

@@ -39,6 +39,8 @@ type Share struct {
 	Mem  v1alpha1.MiB     // device memory; 0: all that the device has
 	// Burst lets it exceed Core while nobody else wants the time.
 	Burst bool
+	// Idle: it has only what no other command wants.
+	Idle bool
 }
 
 // Device is one --device.
@@ -63,8 +65,9 @@ end what it used. The exit code is COMMAND's; 128+N if signal N ended it, 126 or
   --core PERCENT    compute time of each device, 1 to 100 (default: no quota)
   --burst           device time beyond --core too, while no other vgpu-run of this
                     user wants it
+  --idle            only device time that no other vgpu-run of this user wants
   --mem-mib MIB     memory of each device (default: all of it)
-  --device DEVICE[,core=PERCENT][,burst][,mem-mib=MIB]
+  --device DEVICE[,core=PERCENT][,burst][,idle][,mem-mib=MIB]
                     a device by UUID, or by index as CUDA counts them; repeat it
                     for several, with amounts of their own where they differ.
                     COMMAND sees no other (default: every device that the driver
@@ -96,6 +99,7 @@ func Parse(args []string, help io.Writer) (Options, error) {
 	f.Usage = func() {}
 	f.Func("core", "", func(v string) (err error) { o.Default.Core, err = percent(v, noQuota); return })
 	f.BoolVar(&o.Default.Burst, "burst", false, "")
+	f.BoolVar(&o.Default.Idle, "idle", false, "")
 	f.Func("mem-mib", "", func(v string) (err error) { o.Default.Mem, err = mib(v, allMemory); return })
 	f.Func("device", "", func(v string) error {
 		d, err := device(v)
@@ -127,7 +131,7 @@ func Parse(args []string, help io.Writer) (Options, error) {
 				return o, fmt.Errorf("--device %s is given twice; name each device once", d.Name)
 			}
 		}
-		d.Core, d.Mem, d.Burst = cmp.Or(d.Core, o.Default.Core), cmp.Or(d.Mem, o.Default.Mem), d.Burst || o.Default.Burst
+		d.Core, d.Mem, d.Burst, d.Idle = cmp.Or(d.Core, o.Default.Core), cmp.Or(d.Mem, o.Default.Mem), d.Burst || o.Default.Burst, d.Idle || o.Default.Idle
 		if err := d.check(); err != nil {
 			return o, fmt.Errorf("--device %s: %w", d.Name, err)
 		}
@@ -158,13 +162,16 @@ func remedy(err error) string {
 }
 
 func (s Share) check() error {
+	if s.Idle && (s.Core > 0 || s.Burst) {
+		return errors.New("idle beside core or burst: it has no compute quota; leave one of them out")
+	}
 	if s.Burst && s.Core == 0 {
 		return errors.New("burst without core: there is no compute quota to exceed; set --core or leave --burst out")
 	}
 	return nil
 }
 
-// device reads "DEVICE[,core=PERCENT][,burst][,mem-mib=MIB]".
+// device reads "DEVICE[,core=PERCENT][,burst][,idle][,mem-mib=MIB]".
 func device(v string) (Device, error) {
 	name, rest, _ := strings.Cut(v, ",")
 	d := Device{Name: name}
@@ -179,14 +186,14 @@ func device(v string) (Device, error) {
 		switch key {
 		case "core":
 			d.Core, err = percent(value, noQuota)
-		case "burst":
-			if d.Burst = true; strings.Contains(pair, "=") {
-				err = errors.New("want burst alone")
+		case "burst", "idle":
+			if d.Burst, d.Idle = d.Burst || key == "burst", d.Idle || key == "idle"; strings.Contains(pair, "=") {
+				err = fmt.Errorf("want %s alone", key)
 			}
 		case "mem-mib":
 			d.Mem, err = mib(value, allMemory)
 		default:
-			err = errors.New("want core=PERCENT, burst or mem-mib=MIB")
+			err = errors.New("want core=PERCENT, burst, idle or mem-mib=MIB")
 		}
 		if err != nil {
 			return d, fmt.Errorf("%q of device %s: %w", pair, name, err)

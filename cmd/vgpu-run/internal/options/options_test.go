@@ -26,6 +26,7 @@ func TestParse(t *testing.T) {
 			{"0", Share{Core: 30, Burst: true}}, {"1", Share{Core: 5, Burst: true}},
 		}},
 		"--core 30% a":                         {Default: Share{Core: 30}, Command: []string{"a"}},
+		"--idle --device 0 --device 1,idle a":  {Default: Share{Idle: true}, Devices: []Device{{"0", Share{Idle: true}}, {"1", Share{Idle: true}}}, Command: []string{"a"}},
 		"--device 0,burst,core=5 a":            {Devices: []Device{{"0", Share{Core: 5, Burst: true}}}, Command: []string{"a"}},
 		"--report r --run-dir d --library l a": {Report: "r", RunDir: "d", Library: "l", Command: []string{"a"}},
 	} {
@@ -47,6 +48,9 @@ func TestParseRefuses(t *testing.T) {
 		"--mem-mib 0 a":                         {"--mem-mib", "leave it out"},
 		"--mem-mib 1G a":                        {"--mem-mib", "MiB: write 1024"},
 		"--mem-mib 268435456 a":                 {"--mem-mib"}, // 2^48 bytes
+		"--idle --core 30 a":                    {"idle beside core", "leave one of them out"},
+		"--idle --device 0,burst a":             {"--device 0", "idle beside core or burst"},
+		"--device 0,idle=1 a":                   {`"idle=1"`, "want idle alone"},
 		"--burst a":                             {"no compute quota", "--core"},
 		"--device 0,burst a":                    {"--device 0", "no compute quota"},
 		"--device 0,burst=1 a":                  {`"burst=1"`},
@@ -85,7 +89,7 @@ func TestHelp(t *testing.T) {
 			t.Errorf("the usage doesn't name %s", word)
 		}
 	}
-	for _, name := range []string{"core", "burst", "mem-mib", "device", "json", "report", "run-dir", "library"} {
+	for _, name := range []string{"core", "burst", "idle", "mem-mib", "device", "json", "report", "run-dir", "library"} {
 		if !strings.Contains(help.String(), "\n  --"+name) {
 			t.Errorf("the usage has no --%s", name)
 		}
