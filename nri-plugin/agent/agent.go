@@ -258,7 +258,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	}
 	a.releaser = release.New(release.Releaser{
 		Index: a.ledger.Index, Pods: mgr.GetClient(), Live: live, Table: a.table, TideOver: a.tides.isOver,
-		Forget: a.modes.Release, Publish: a.writer.Publish, Kill: kill, Warn: a.report.warnOf, Now: time.Now, Log: o.Log.WithName("release"),
+		Forget: a.modes.Release, Publish: a.writer.Publish, Kill: killThen, Warn: a.report.warnOf, Now: time.Now, Log: o.Log.WithName("release"),
 	})
 	a.table.Changed = func(pod types.UID) {
 		a.releaser.Look(pod)

@@ -170,7 +170,9 @@ func TestKill(t *testing.T) {
 	}
 	text := must.Get(os.ReadFile("/proc/self/cgroup"))(t)
 	own, _, _ := strings.Cut(string(text), "\n")
-	must.Do(t, kill(pid, own))
+	gone := make(chan struct{})
+	must.Do(t, killThen(pid, own, func() { close(gone) }))
+	<-gone
 	if err := process.Wait(); err == nil || process.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		t.Errorf("the process ended with %v, want SIGKILL", err)
 	}

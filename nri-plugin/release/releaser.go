@@ -57,8 +57,9 @@ type Releaser struct {
 	Forget func(types.UID) error
 	// Publish asks for the status to be written.
 	Publish func()
-	// Kill ends the first process of a container; Warn tells of it.
-	Kill func(pid uint32, container string) error
+	// Kill ends the first process of a container, and calls gone, where there is one, when it has ended.
+	// Warn sends an event.
+	Kill func(pid uint32, container string, gone func()) error
 	Warn func(c mode.Container, reason, message string)
 	Now  func() time.Time
 	Log  logr.Logger
@@ -67,13 +68,13 @@ type Releaser struct {
 	// outlived are the pods that are deleted and have containers; Run's alone.
 	outlived map[types.UID]*outlived
 	killed   *atomic.Int64
-	// reclaims are since when idle slices are being taken back, with containers; Run's alone.
-	reclaims map[types.UID]time.Time
+	// reclaims are the idle slices with containers that are being taken back; Run's alone.
+	reclaims map[types.UID]*reclaim
 }
 
 // New makes a Releaser's queue; the fields are the caller's to fill.
 func New(r Releaser) *Releaser {
-	r.outlived, r.killed, r.reclaims = map[types.UID]*outlived{}, &atomic.Int64{}, map[types.UID]time.Time{}
+	r.outlived, r.killed, r.reclaims = map[types.UID]*outlived{}, &atomic.Int64{}, map[types.UID]*reclaim{}
 	r.queue = worker.NewQueue[types.UID](100*time.Millisecond, 30*time.Second)
 	return &r
 }
@@ -110,7 +111,7 @@ func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Durati
 	running := r.Table.Of(pod)
 	if len(running) == 0 {
 		delete(r.outlived, pod)
-		r.reclaimed(pod)
+		delete(r.reclaims, pod)
 	}
 	if !holds {
 		// The spec is clean: the handshake is over.
@@ -268,7 +269,7 @@ func (r *Releaser) end(pod types.UID, is life, running []attach.Entry) (again ti
 		if o.ended[e.ID] || e.PID == 0 {
 			continue
 		}
-		switch failed := r.Kill(e.PID, e.ID); {
+		switch failed := r.Kill(e.PID, e.ID, nil); {
 		case failed == nil:
 			o.ended[e.ID] = true
 			r.killed.Add(1)
@@ -289,18 +290,31 @@ const ReasonReclaimed = "IdleSliceReclaimed"
 // killAgain is when a container is killed once more that does not end, or that had no process yet.
 const killAgain = 100 * time.Millisecond
 
+// reclaim is since when an idle slice is being taken back, and whether its container was killed.
+type reclaim struct {
+	since  time.Time
+	killed bool
+}
+
 // reclaim ends the containers of an idle slice that is being taken back. No other is started for it.
 func (r *Releaser) reclaim(pod types.UID, running []attach.Entry) (again time.Duration, err error) {
-	if _, known := r.reclaims[pod]; !known && len(running) > 0 {
-		r.reclaims[pod] = r.Now()
+	is := r.reclaims[pod]
+	if is == nil && len(running) > 0 {
+		is = &reclaim{since: r.Now()}
+		r.reclaims[pod] = is
 	}
 	for _, e := range running {
 		again = killAgain
 		if e.PID == 0 {
 			continue // it is being created
 		}
-		switch failed := r.Kill(e.PID, e.ID); {
+		var gone func()
+		if since := is.since; !is.killed {
+			gone = func() { reclaimSeconds.Observe(r.Now().Sub(since).Seconds()) }
+		}
+		switch failed := r.Kill(e.PID, e.ID, gone); {
 		case failed == nil:
+			is.killed = true
 			r.Log.Info("Ended a container of an idle slice", "pod", e.Owner, "podUID", e.Pod, "container", e.Name)
 			r.Warn(e.Container, ReasonReclaimed, "it is ended: the memory of its idle slice was granted to others, or its tide is over")
 		case !errors.Is(failed, unix.ESRCH):
@@ -310,18 +324,10 @@ func (r *Releaser) reclaim(pod types.UID, running []attach.Entry) (again time.Du
 	return again, err
 }
 
-// reclaimed notes that none of an idle slice's containers is left.
-func (r *Releaser) reclaimed(pod types.UID) {
-	if since, known := r.reclaims[pod]; known {
-		reclaimSeconds.Observe(r.Now().Sub(since).Seconds())
-		delete(r.reclaims, pod)
-	}
-}
-
 var reclaimSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 	Name:    "vernier_node_idle_slice_reclaim_seconds",
-	Help:    "Time from when the agent saw that an idle slice is taken back until the last of its containers was gone.",
-	Buckets: prometheus.ExponentialBuckets(0.01, 2, 10),
+	Help:    "Time from when the agent saw that an idle slice is taken back until the last process of its container was gone.",
+	Buckets: prometheus.ExponentialBuckets(0.0125, 2, 10),
 })
 
 func init() { metrics.Registry.MustRegister(reclaimSeconds) }

@@ -67,11 +67,17 @@ func TestReclaim(t *testing.T) {
 	}
 	table.Reset([]attach.Entry{entry("uid-a", 0), entry("uid-b", 8)})
 	var killed []uint32
+	var gone []func()
 	failure, warned := error(nil), 0
 	r := New(Releaser{
 		Index: func() *ledger.Index { return index }, Table: table, Publish: func() {}, Now: time.Now, Log: logr.Discard(),
 		Pods: &pods{list: pod("uid-b", corev1.PodRunning)}, Live: &pods{err: errors.New("connection refused")},
-		Kill: func(pid uint32, _ string) error { killed = append(killed, pid); return failure },
+		Kill: func(pid uint32, _ string, then func()) error {
+			if killed = append(killed, pid); then != nil {
+				gone = append(gone, then)
+			}
+			return failure
+		},
 		Warn: func(mode.Container, string, string) { warned++ },
 	})
 	look := func() time.Duration { return must.Get(r.decide(t.Context(), "uid-a"))(t) }
@@ -81,6 +87,9 @@ func TestReclaim(t *testing.T) {
 	table.Reset([]attach.Entry{entry("uid-a", 7), entry("uid-b", 8)})
 	if again := look(); again != killAgain || !slices.Equal(killed, []uint32{7}) || warned != 1 || len(table.Fenced()) > 0 {
 		t.Errorf("killed %v, looks again after %v, %d events, released %v", killed, again, warned, table.Fenced())
+	}
+	if len(gone) != 1 {
+		t.Fatalf("%d waits for its end", len(gone))
 	}
 	failure = unix.EPERM
 	if _, err := r.decide(t.Context(), "uid-a"); err == nil || !strings.Contains(err.Error(), "idle slice is taken back") {
@@ -95,7 +104,8 @@ func TestReclaim(t *testing.T) {
 		return m.GetHistogram().GetSampleCount()
 	}
 	before := count()
-	if look(); count() != before+1 || len(r.reclaims) > 0 || !slices.Equal(table.Fenced(), []types.UID{"uid-a"}) || !slices.Equal(killed, []uint32{7, 7, 7}) {
+	gone[0]()
+	if look(); count() != before+1 || len(gone) != 1 || len(r.reclaims) > 0 || !slices.Equal(table.Fenced(), []types.UID{"uid-a"}) || !slices.Equal(killed, []uint32{7, 7, 7}) {
 		t.Errorf("released %v, killed %v", table.Fenced(), killed)
 	}
 }
@@ -216,7 +226,7 @@ func newWorld(t *testing.T, grace time.Duration) *world {
 	releaser := New(Releaser{
 		Index: granted, Table: table, Publish: func() {}, Log: logr.Discard(), Pods: w.watched, Live: w.server,
 		Forget: func(types.UID) error { return nil }, Now: func() time.Time { return w.now },
-		Kill: func(pid uint32, container string) error {
+		Kill: func(pid uint32, container string, _ func()) error {
 			if w.refuses == nil {
 				w.killed = append(w.killed, fmt.Sprint(pid, " ", container))
 			}

@@ -7,7 +7,10 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +20,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -124,4 +128,43 @@ func TestIdleSlice(t *testing.T) {
 	})
 	remove(t, second)
 	awaitReady(t, next)
+}
+
+// Many idle slices are taken back for one pod at once. How long each took is the agent's own word.
+func TestIdleSlicesTakenBack(t *testing.T) {
+	const pods = 16
+	mem := int64(ledger(t, small).Status.Devices[0].Mem)
+	batch := burner("many", 0)
+	batch.main().Resources = corev1.ResourceRequirements{}
+	batch.limit(v1alpha1.ResourceIdleCore, 1).limit(v1alpha1.ResourceIdleMemMiB, mem/pods-100).on(small)
+	set := replicate(t, batch)
+	sets := sys.Cluster.Client.AppsV1().ReplicaSets(namespace)
+	must.Get(sets.Patch(t.Context(), set.Name, types.MergePatchType, []byte(fmt.Sprintf(`{"spec":{"replicas":%d}}`, pods)), metav1.PatchOptions{}))(t)
+	awaitFor(t, busyPatience, "all to run", func() (bool, string) {
+		s, err := sets.Get(t.Context(), set.Name, metav1.GetOptions{})
+		return err == nil && s.Status.ReadyReplicas == pods, fmt.Sprint(err)
+	})
+	before := reclaims(t)
+	whole := awaitReady(t, create(t, newPod("takes-all").share(100, 100).on(small)))
+	after := before
+	await(t, "all to be taken back", func() (bool, string) {
+		after = reclaims(t)
+		return after["+Inf"] == before["+Inf"]+pods, fmt.Sprint(after)
+	})
+	for _, bound := range slices.Sorted(maps.Keys(after)) {
+		t.Logf("gone within %s s: %d of %d", bound, after[bound]-before[bound], pods)
+	}
+	must.Get(sets.Patch(t.Context(), set.Name, types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{}))(t)
+	remove(t, whole)
+}
+
+// reclaims is how many idle slices were taken back on the node within so many seconds.
+func reclaims(t *testing.T) map[string]int {
+	t.Helper()
+	text := must.Get(sys.Node(small).Agent.Metrics(t.Context()))(t)
+	found := map[string]int{}
+	for _, m := range regexp.MustCompile(`(?m)^vernier_node_idle_slice_reclaim_seconds_bucket\{le="(.*)"\} (\d+)$`).FindAllStringSubmatch(text, -1) {
+		found[m[1]] = must.Get(strconv.Atoi(m[2]))(t)
+	}
+	return found
 }
