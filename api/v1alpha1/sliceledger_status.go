@@ -209,6 +209,12 @@ type DeviceStatus struct {
 	// +kubebuilder:validation:Maximum=100
 	// +optional
 	ExpectedBusy *Percent `json:"expectedBusy,omitempty"`
+	// Lendable is how much of its memory idle slices may have, in MiB, of what others were promised and do
+	// not use. It is absent while nothing may be lent.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4194304
+	// +optional
+	Lendable MiB `json:"lendable,omitempty"`
 	// MPS: the node agent shares it by MPS; nothing beside MPS' clients can use it.
 	// +optional
 	MPS bool `json:"mps,omitempty"`
