@@ -133,9 +133,8 @@ func (t *ContainerTable) Regrant(id string, grants []ledger.Grant) error {
 	return nil
 }
 
-// Lend records how much memory of a device is left to a container. Less is recorded once it is in force;
-// before more is put in force it is recorded, which is an error where a device has no room for it. One
-// that has ended has nothing to lend.
+// Lend records how much memory of a device is left to a container. Less is recorded once it is in force,
+// more before. It is an error where a device has no room for more. One that has ended has nothing to lend.
 func (t *ContainerTable) Lend(id, uuid string, ready v1alpha1.MiB) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,6 +11,8 @@ import (
 
 // Lendable is what decides how much of a running container's memory limit of a device others may use.
 type Lendable struct {
+	// UUID of the device.
+	UUID string
 	// LimitBytes is the limit in force, ReadyBytes what of it is charged without a wait.
 	LimitBytes, ReadyBytes uint64
 	// ChargedBytes are charged to the container, those of dead processes among them. WantedBytes is
@@ -44,7 +46,7 @@ func ReadLendable(limits, counters, pace string) ([]Lendable, error) {
 	for i, d := range l.Devices {
 		limit := p.InForce(i, d).MemoryBytes
 		word := func(offset int) uint64 { return binary.LittleEndian.Uint64(b[i*countersDeviceSize+offset:]) }
-		all[i] = Lendable{limit, limit, min(word(0)&bytesMask, limit), min(word(devWantedOff), limit)}
+		all[i] = Lendable{d.UUID, limit, limit, min(word(0)&bytesMask, limit), min(word(devWantedOff), limit)}
 		if ready := p.word(i, paceReadyOff).Load(); ready != 0 {
 			all[i].ReadyBytes = min(ready, limit)
 		}
@@ -69,7 +71,7 @@ func openReady(path string, devices int) (*Pace, error) {
 // an *InfeasibleError, with what was ready before in force, where more is charged already.
 //
 // A process that is killed within SetReady may leave a lesser amount that is not in force yet. So
-// whoever relies on one after a restart calls SetReady with it again. One call at a time is made for
+// a caller that relies on one after a restart calls SetReady with it again. One call at a time is made for
 // a container; a Resize may run beside it.
 func SetReady(limits, counters, pace, uuid string, ready uint64) error {
 	l, err := ReadFile(limits)

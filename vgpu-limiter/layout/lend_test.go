@@ -29,7 +29,7 @@ func TestSetReady(t *testing.T) {
 		before := r.total()
 		must.Do(t, r.setReady(step.set))
 		r.want(30, 100)
-		if is := r.lendable(); is != (Lendable{100 << 20, step.want << 20, 40 << 20, 0}) {
+		if is := r.lendable(); is != (Lendable{resizedGPU, 100 << 20, step.want << 20, 40 << 20, 0}) {
 			t.Errorf("after %d MiB: %+v", step.set, is)
 		}
 		if r.total() != before+oneChange {
@@ -85,7 +85,7 @@ func TestReadLendable_WhenHostile(t *testing.T) {
 	for _, offset := range []int64{0, devWantedOff} {
 		must.Get(r.process.WriteAt(binary.LittleEndian.AppendUint64(nil, all), countersDevicesOff+countersDeviceSize+offset))(t)
 	}
-	if is := r.lendable(); is != (Lendable{100 << 20, 100 << 20, 100 << 20, 100 << 20}) {
+	if is := r.lendable(); is != (Lendable{resizedGPU, 100 << 20, 100 << 20, 100 << 20, 100 << 20}) {
 		t.Errorf("%+v", is)
 	}
 	f := must.Get(os.OpenFile(r.pace, os.O_WRONLY, 0))(t)

@@ -40,7 +40,7 @@ func TestLent_WhenNobodyTakesItBack(t *testing.T) {
 			p.want(steps[1], outOfMemory)
 			p.wantUsed(60, 100)
 			is := must.Get(layout.ReadLendable(limits, counters, pace))(t)[0]
-			if want := (layout.Lendable{LimitBytes: 100 * mib, ReadyBytes: 30 * mib, ChargedBytes: 60 * mib}); is != want {
+			if want := (layout.Lendable{UUID: c.status(0, "uuid"), LimitBytes: 100 * mib, ReadyBytes: 30 * mib, ChargedBytes: 60 * mib}); is != want {
 				t.Errorf("%+v, want %+v", is, want)
 			}
 		})
