@@ -209,8 +209,7 @@ type DeviceStatus struct {
 	// +kubebuilder:validation:Maximum=100
 	// +optional
 	ExpectedBusy *Percent `json:"expectedBusy,omitempty"`
-	// Lendable is how much of its memory idle slices may have, in MiB, of what others were promised and do
-	// not use. It is absent while nothing may be lent.
+	// Lendable is the memory in MiB that idle slices may have of what others were promised. Absent: none.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4194304
 	// +optional

@@ -174,8 +174,7 @@ type DeviceLedger struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4194304
 	Mem MiB `json:"mem"`
-	// Lent is by how much the memory of all slices is more than the device's, in MiB. Idle slices have it, of
-	// what others were promised and do not use.
+	// Lent is the memory in MiB that slices have beyond the device's: idle slices, of what others do not use.
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	Lent MiB `json:"lent,omitempty"`
