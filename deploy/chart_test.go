@@ -174,6 +174,11 @@ func TestChartValues(t *testing.T) {
 				t.Errorf("arguments %q", c.Args)
 			}
 		}},
+		"memory is lent": {[]string{"--set=node.lendMemory=true"}, func(t *testing.T, r *rendered) {
+			if _, c := r.pod(t, "vernier-node"); !slices.Contains(c.Args, "--lend-memory") {
+				t.Errorf("arguments %v", c.Args)
+			}
+		}},
 		"the unenforced end": {[]string{"--set=node.endUnenforced=true"}, func(t *testing.T, r *rendered) {
 			if _, c := r.pod(t, "vernier-node"); !slices.Contains(c.Args, "--end-unenforced") || slices.Contains(c.Args, "--end-device-holders") {
 				t.Errorf("arguments %q", c.Args)

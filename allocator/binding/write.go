@@ -91,6 +91,7 @@ func (b *Binder) Replace(ctx context.Context, known, ledger *v1alpha1.SliceLedge
 // No program reads a ledger's managedFields, and for the API server they are a tenth of a write. An empty entry ends it, and no write begins another.
 func (b *Binder) Write(ctx context.Context, ledger *v1alpha1.SliceLedger) error {
 	ledger.ManagedFields = []metav1.ManagedFieldsEntry{{}}
+	grants.Lend(ledger)
 	err := b.Client.Update(ctx, ledger, FieldOwner)
 	switch {
 	case err == nil:

@@ -49,6 +49,9 @@ type Device struct {
 	// FreeIdle and FreeIdleMem are what idle slices may still take. The memory is part of what is free.
 	FreeIdle    v1alpha1.Percent
 	FreeIdleMem v1alpha1.MiB
+	// Lendable is the memory that idle slices may have beyond what is free. FreeMem is less than 0 by as much
+	// of it as they have.
+	Lendable v1alpha1.MiB
 	// Idle is the percent of the device's compute that is expected to be used by nobody.
 	Idle v1alpha1.Percent
 	// OvercommitCore is how much of its compute may be promised to burstable containers; 0 is all of it. Expected is how
@@ -86,6 +89,15 @@ func (c *Container) core(d *Device) v1alpha1.Percent {
 		return asks
 	}
 	return max(1, asks*v1alpha1.WholeGPU/d.OvercommitCore)
+}
+
+// freeOf is what is free of the device for the demand.
+func (d *Demand) freeOf(dev *Device) Amount {
+	free := dev.Free()
+	if d.Idle() {
+		free.Mem += dev.Lendable
+	}
+	return free
 }
 
 // more is what the container asks for of a device, nil where that is what it is to have.

@@ -35,6 +35,7 @@ func (n *Node) Hide(reserved []Reserved) *Node {
 			}
 		}
 		d.SetFree(d.Free().Least(was.Plus(left).Most(Amount{})))
+		d.Lendable = 0 // idle slices would have what leaves
 		d.ReservedCore += was.Core - d.FreeCore
 		d.ReservedMem += was.Mem - d.FreeMem
 	}
@@ -46,7 +47,14 @@ func (n *Node) Holds(plan *Plan) bool {
 	left := &Node{Name: n.Name, Devices: slices.Clone(n.Devices)}
 	for _, g := range plan.Grants {
 		d := left.Device(g.UUID)
-		if d == nil || !g.Amount().Fits(d.Free()) {
+		if d == nil {
+			return false
+		}
+		room := d.Free()
+		if g.Idle > 0 {
+			room.Mem += d.Lendable
+		}
+		if !g.Amount().Fits(room) {
 			return false
 		}
 		switch {

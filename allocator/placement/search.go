@@ -87,7 +87,7 @@ func (d *Demand) mayFit(n *Node, in domain) bool {
 		found := v1alpha1.DeviceCount(0)
 		for j := range n.Devices {
 			dev := &n.Devices[j]
-			if need, ok := d.Need(i, dev); ok && in.has(j) && need.Fits(dev.Free()) {
+			if need, ok := d.Need(i, dev); ok && in.has(j) && need.Fits(d.freeOf(dev)) {
 				found++
 			}
 		}
@@ -283,7 +283,7 @@ func (s *search) preferred(i int) []int {
 			continue
 		}
 		after, ok := s.peakWith(i, d)
-		if !ok || !after.Fits(dev.Free()) {
+		if !ok || !after.Fits(s.demand.freeOf(dev)) {
 			continue
 		}
 		place, ok := s.lie(i, d)
@@ -458,7 +458,7 @@ func (s *search) drop(i, d int) {
 // to be placed: where one led nowhere the other will too.
 func (s *search) alike(a, b int) bool {
 	x, y := &s.node.Devices[a], &s.node.Devices[b]
-	return x.Mem == y.Mem && (x.Model == y.Model || !s.demand.classes()) && x.MPS == y.MPS && x.MPSOnly == y.MPSOnly && x.FreeCore == y.FreeCore && x.FreeMem == y.FreeMem && x.OvercommitCore == y.OvercommitCore && x.Expected == y.Expected &&
+	return x.Mem == y.Mem && (x.Model == y.Model || !s.demand.classes()) && x.MPS == y.MPS && x.MPSOnly == y.MPSOnly && x.FreeCore == y.FreeCore && x.FreeMem == y.FreeMem && x.OvercommitCore == y.OvercommitCore && x.Expected == y.Expected && x.Lendable == y.Lendable &&
 		x.Slots-s.slices[a] == y.Slots-s.slices[b] && slices.Equal(s.loads[a], s.loads[b]) && s.cut(a).Equal(s.cut(b))
 }
 

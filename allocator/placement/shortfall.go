@@ -198,7 +198,7 @@ func (s *Shortfall) closest(alone *Demand, nodes []*Node) {
 // lends is the device as idle slices see it.
 func (d *Device) lends() Device {
 	lends := *d
-	lends.FreeCore, lends.FreeMem, lends.ReservedCore, lends.ReservedMem = d.FreeIdle, min(d.FreeMem, d.FreeIdleMem), 0, 0
+	lends.FreeCore, lends.FreeMem, lends.ReservedCore, lends.ReservedMem = d.FreeIdle, max(0, min(d.FreeMem+d.Lendable, d.FreeIdleMem)), 0, 0
 	return lends
 }
 
@@ -305,7 +305,7 @@ func (s *Shortfall) together(demand *Demand, nodes []*Node) {
 			if demand.allows(dev) {
 				left += dev.leftover(Amount{})
 				sum.FreeCore += dev.FreeCore
-				sum.FreeMem += dev.FreeMem
+				sum.FreeMem += max(0, dev.FreeMem)
 				sum.ReservedCore += dev.ReservedCore
 				sum.ReservedMem += dev.ReservedMem
 				sum.Mem = max(sum.Mem, dev.Mem)
@@ -424,7 +424,7 @@ func (s Shortfall) best() string {
 
 // free is what a device has free, as others see it who don't know of reservations.
 func free(d *Device) string {
-	text := fmt.Sprintf("%d %% and %s free", d.FreeCore+d.ReservedCore, (d.FreeMem + d.ReservedMem).Text())
+	text := fmt.Sprintf("%d %% and %s free", d.FreeCore+d.ReservedCore, max(0, d.FreeMem+d.ReservedMem).Text())
 	if d.ReservedCore > 0 || d.ReservedMem > 0 {
 		text += fmt.Sprintf(", of which %d %% and %s are reserved for others", d.ReservedCore, d.ReservedMem.Text())
 	}

@@ -62,6 +62,8 @@ func TestPreemptIdleSlices(t *testing.T) {
 		"nor is anybody else then":     {Never, [2][]*corev1.Pod{{holder("a", 90, 1), onIdle("i", 10)}, {holder("b", 90, 1)}}, holder("p", 40, 10), nil},
 		"whatever its budget says":     {LowerPriority, [2][]*corev1.Pod{{holder("a", 50, 10), onIdle("i", 50, guarded)}, {holder("b", 90, 10)}}, holder("p", 40, 10), []string{"i"}},
 		"as few as will do":            {LowerPriority, [2][]*corev1.Pod{{holder("a", 50, 10), onIdle("i", 10), onIdle("j", 40)}, {holder("b", 90, 10)}}, holder("p", 40, 10), []string{"j"}},
+		"where memory is lent":         {LowerPriority, [2][]*corev1.Pod{{holder("a", 90, 10), onIdle("i", 50)}, {holder("b", 95, 10)}}, holder("p", 10, 10), []string{"i"}},
+		"what is lent is not enough":   {LowerPriority, [2][]*corev1.Pod{{holder("a", 50, 10), onIdle("i", 30), onIdle("j", 40)}, {holder("b", 95, 10)}}, holder("p", 30, 10), []string{"i", "j"}},
 		"not for an idle slice":        {LowerPriority, [2][]*corev1.Pod{{onIdle("i", 90)}, {holder("b", 90, 1)}}, onIdle("p", 40), nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -38,6 +38,11 @@ func TestRules(t *testing.T) {
 	device := func(uuid string, slices ...v1alpha1.Slice) v1alpha1.DeviceLedger {
 		return v1alpha1.DeviceLedger{UUID: uuid, Core: 100, Mem: 1000, Slices: slices}
 	}
+	lent := func(mem v1alpha1.MiB, slices ...v1alpha1.Slice) v1alpha1.DeviceLedger {
+		d := device("GPU-1", slices...)
+		d.Lent = mem
+		return d
+	}
 	with := func(s v1alpha1.Slice, edit func(*v1alpha1.Slice)) v1alpha1.Slice {
 		edit(&s)
 		return s
@@ -81,6 +86,11 @@ func TestRules(t *testing.T) {
 		"full of idle slices":        {[]v1alpha1.DeviceLedger{device("GPU-1", slice(100, 1), idle(60, 500), idle(40, 499))}, ""},
 		"idle compute":               {[]v1alpha1.DeviceLedger{device("GPU-1", idle(60, 1), idle(41, 1))}, "idle slices add up to no more compute"},
 		"memory of idle slices":      {[]v1alpha1.DeviceLedger{device("GPU-1", slice(1, 501), idle(1, 500))}, "more memory"},
+		"lent memory":               {[]v1alpha1.DeviceLedger{lent(400, slice(1, 900), idle(1, 500))}, ""},
+		"more than is lent":         {[]v1alpha1.DeviceLedger{lent(400, slice(1, 901), idle(1, 500))}, "more memory"},
+		"lent to shares":            {[]v1alpha1.DeviceLedger{lent(501, slice(1, 1001), idle(1, 500))}, "no more memory is lent than idle slices have"},
+		"lent to nobody":            {[]v1alpha1.DeviceLedger{lent(1)}, "no more memory is lent than idle slices have"},
+		"less than nothing is lent": {[]v1alpha1.DeviceLedger{lent(-1, idle(1, 500))}, "lent"},
 		"an idle slice with core":    {[]v1alpha1.DeviceLedger{device("GPU-1", with(idle(1, 1), func(s *v1alpha1.Slice) { s.Core = 1 }))}, "idle slices add up to no more compute"},
 		"an idle slice in mode mps":  {[]v1alpha1.DeviceLedger{device("GPU-1", mode(idle(1, 1), v1alpha1.ModeMPS))}, "idle slices add up to no more compute"},
 		"another slice that leaves":  {[]v1alpha1.DeviceLedger{device("GPU-1", with(slice(1, 1), func(s *v1alpha1.Slice) { s.Leaving = true }))}, "idle slices add up to no more compute"},

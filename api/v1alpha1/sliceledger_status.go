@@ -209,6 +209,11 @@ type DeviceStatus struct {
 	// +kubebuilder:validation:Maximum=100
 	// +optional
 	ExpectedBusy *Percent `json:"expectedBusy,omitempty"`
+	// Lendable is the memory in MiB that idle slices may have of what others were promised. Absent: none.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4194304
+	// +optional
+	Lendable MiB `json:"lendable,omitempty"`
 	// MPS: the node agent shares it by MPS; nothing beside MPS' clients can use it.
 	// +optional
 	MPS bool `json:"mps,omitempty"`

@@ -164,8 +164,9 @@ type Hold struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.slices) || !self.slices.exists(s, has(s.mode)) || [0, 1, 2, 3, 4, 5, 6, 7].all(p, self.slices.filter(s, has(s.mig) && s.mig.start <= p && p < s.mig.start + s.mig.size).size() <= 1) && (self.slices.all(s, has(s.mig)) || !self.slices.exists(s, has(s.mig))) && (self.slices.all(s, has(s.mode) && s.mode == 'mps') || !self.slices.exists(s, has(s.mode) && s.mode == 'mps'))",messageExpression="!(self.slices.all(s, has(s.mig)) || !self.slices.exists(s, has(s.mig))) ? 'a device has slices in mode mig or in other modes, not both' : !(self.slices.all(s, has(s.mode) && s.mode == 'mps') || !self.slices.exists(s, has(s.mode) && s.mode == 'mps')) ? 'a device has slices in mode mps or in other modes, not both' : 'instances of slices in mode mig overlap'",message="slices in modes that cannot be beside each other",fieldPath=".slices"
 // +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.core).sum() <= self.core || self.slices.map(s, s.core - (has(s.reuseCore) ? s.reuseCore : 0)).sum() <= self.core",message="slices add up to more compute than the device has",fieldPath=".slices"
-// +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.mem).sum() <= self.mem || self.slices.map(s, s.mem - (has(s.reuseMem) ? s.reuseMem : 0)).sum() <= self.mem",message="slices add up to more memory than the device has",fieldPath=".slices"
+// +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.mem).sum() <= self.mem || self.slices.map(s, s.mem - (has(s.reuseMem) ? s.reuseMem : 0)).sum() <= self.mem + (has(self.lent) ? self.lent : 0)",message="slices add up to more memory than the device has",fieldPath=".slices"
 // +kubebuilder:validation:XValidation:rule="!has(self.slices) || !self.slices.exists(s, has(s.idle) || has(s.leaving)) || self.slices.all(s, has(s.idle) ? s.core == 0 && !has(s.mode) : !has(s.leaving)) && self.slices.map(s, has(s.idle) ? s.idle : 0).sum() <= self.core",message="idle slices add up to no more compute than the device has, have no core and are in mode limiter; only they are leaving",fieldPath=".slices"
+// +kubebuilder:validation:XValidation:rule="!has(self.lent) || has(self.slices) && self.lent <= self.slices.map(s, has(s.idle) ? s.mem : 0).sum()",message="no more memory is lent than idle slices have",fieldPath=".lent"
 type DeviceLedger struct {
 	// UUID of the device, as NVML gives it.
 	// +kubebuilder:validation:MinLength=1
@@ -179,6 +180,10 @@ type DeviceLedger struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4194304
 	Mem MiB `json:"mem"`
+	// Lent is the memory in MiB that slices have beyond the device's: idle slices, of what others do not use.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	Lent MiB `json:"lent,omitempty"`
 	// Slices granted on the device.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256

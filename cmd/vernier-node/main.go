@@ -86,6 +86,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	opportunisticCPU := f.Int("opportunistic-cpu", 80, "percent of the node's processors up to which opportunistic containers may use what others leave, 1 to 100")
 	f.DurationVar(&o.IdleAfter, "idle-after", 30*time.Minute, "how long a slice does no work before the ledger says so, as a `duration`: 5m at most; 0 never says it")
 	f.BoolVar(&o.EndDeviceHolders, "end-device-holders", false, "end processes of containers that hold a GPU's device by a descriptor that they were passed, without a slice of that GPU. By default they are only reported")
+	f.BoolVar(&o.LendMemory, "lend-memory", false, "let idle slices have memory that other containers were promised and do not use. Allocations of these may take up to 2 s then")
 	f.BoolVar(&o.EndUnenforced, "end-unenforced", false, "end processes of containers that use a GPU and that no limit holds, as statically linked programs; by default they are only reported")
 	f.BoolVar(&o.RDMA.Inject, "inject-rdma", false, "give containers the device nodes of RDMA devices near their GPUs where their pods ask for them. With these a program reaches the network as the node does")
 	f.BoolVar(&o.BindCPUs, "numa-binding", false, "bind containers of pods that ask for vernier.dev/topology: numa or pcie to the CPUs of their GPUs' NUMA node. The kubelet must give them none (CPU manager policy none)")

@@ -106,6 +106,8 @@ type Options struct {
 	IdleAfter time.Duration
 	// RDMA is where the node's RDMA devices are.
 	RDMA rdma.Host
+	// LendMemory lets idle slices have memory that others were promised and do not use.
+	LendMemory bool
 	// ShrinkNotice is how long programs have to free memory for a smaller share.
 	ShrinkNotice time.Duration
 	// MPS finds what starts MPS control daemons.
@@ -129,6 +131,7 @@ type agent struct {
 	resizer    *resizer
 	releaser   *release.Releaser
 	tides      *tides
+	lender     *lender
 	writer     *ledger.Writer
 	keeper     *capacity.Keeper
 	classes    *classes.Set
@@ -184,7 +187,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	defer late.Stop()
 	for _, part := range []manager.RunnableFunc{
-		a.watcher.Run, a.preparer.run, a.resizer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.sampler.Run, a.batch.Run, a.watchMPS, a.lookNowAndThen, a.tides.run,
+		a.watcher.Run, a.preparer.run, a.resizer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.sampler.Run, a.batch.Run, a.watchMPS, a.lookNowAndThen, a.tides.run, a.lender.run,
 		a.observeRunning,
 		func(ctx context.Context) error {
 			late.Stop()
@@ -256,8 +259,9 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 		index: a.ledger.Index, shut: a.limiter.Shut, look: func(pod types.UID) { a.releaser.Look(pod) },
 		tell: func(text string) { a.report.ledger(o.Node, reasonTideClock, "Shutting", text) },
 	}
+	a.lender = a.newLender()
 	a.releaser = release.New(release.Releaser{
-		Index: a.ledger.Index, Pods: mgr.GetClient(), Live: live, Table: a.table, TideOver: a.tides.isOver,
+		Index: a.ledger.Index, Pods: mgr.GetClient(), Live: live, Table: a.table, IdleEnded: a.idleEnded,
 		Forget: a.modes.Release, Publish: a.writer.Publish, Kill: killThen, Warn: a.report.warnOf, Now: time.Now, Log: o.Log.WithName("release"),
 	})
 	a.table.Changed = func(pod types.UID) {
@@ -281,7 +285,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	plugin := &hooks.Plugin{
 		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Table: a.table, Batch: a.batch, RDMA: o.RDMA,
 		Report: a.report, Kill: kill, Sysfs: o.Sysfs, BindCPUs: o.BindCPUs, PodCPUs: o.PodCPUs, Env: steeringEnv(mgr.GetClient()), Log: o.Log.WithName("nri"),
-		Started: a.report.started, TideOver: a.tides.isOver,
+		Started: a.report.started, IdleEnded: a.idleEnded,
 	}
 	plugin.Misaligned.Changed = a.writer.Publish
 	a.connection = &hooks.Connection{Socket: o.NRISocket, Changed: a.runtimeChanged, Plugin: plugin}

@@ -31,6 +31,7 @@ func (a *agent) fill(s *v1alpha1.SliceLedgerStatus) {
 		s.Driver = now.Driver
 		s.Devices, s.Topology = slices.Clone(now.Devices), now.Topology
 		for i := range s.Devices {
+			s.Devices[i].Lendable = a.lender.lendable(s.Devices[i].UUID)
 			// Where it is no less than what is granted it says nothing.
 			if d := &s.Devices[i]; a.account != nil && index.Granted(d.UUID).Core > 0 {
 				if busy := a.account.ExpectedBusy(d.UUID); busy < index.Granted(d.UUID).Core {

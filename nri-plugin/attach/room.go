@@ -77,21 +77,31 @@ func (t *ContainerTable) apart(e Entry, want ledger.Grant) error {
 func (t *ContainerTable) ample(e Entry, device ledger.Grant) bool {
 	var core v1alpha1.Percent
 	var mem v1alpha1.MiB
-	add := func(grants []ledger.Grant) {
-		for _, g := range grants {
+	add := func(e Entry) {
+		for _, g := range e.Grants {
 			if g.UUID == device.UUID {
-				g = inFull(g, device)
+				g = e.counts(g, device)
 				core, mem = core+g.Core, mem+g.Mem
 			}
 		}
 	}
 	for id, other := range t.entries {
 		if id != e.ID {
-			add(other.Grants)
+			add(other)
 		}
 	}
-	add(e.Grants)
+	add(e)
 	return core <= v1alpha1.WholeGPU && mem <= device.DeviceMem
+}
+
+// counts is what the slice keeps from others: all of the device where it leaves nothing, and nothing of
+// what is lent.
+func (e Entry) counts(g, device ledger.Grant) ledger.Grant {
+	g = inFull(g, device)
+	if ready, lent := e.Ready[g.UUID]; lent {
+		g.Mem = min(g.Mem, ready)
+	}
+	return g
 }
 
 // inFull is all of the device where the slice leaves nothing to others.
@@ -113,7 +123,7 @@ func (t *ContainerTable) holdings(e Entry, device ledger.Grant) map[types.UID]ho
 			if g.UUID != device.UUID {
 				continue
 			}
-			g = inFull(g, device)
+			g = e.counts(g, device)
 			key := ledger.Key{Pod: e.Pod, Container: e.Name}
 			h := held[key]
 			held[key] = ledger.Grant{

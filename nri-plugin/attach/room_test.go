@@ -152,3 +152,29 @@ func TestAttachRace(t *testing.T) {
 		}
 	}
 }
+
+// What is lent of a container counts for those that have it, until it is taken back; that takes their end.
+func TestLend(t *testing.T) {
+	b := &ContainerTable{}
+	b.Reset([]Entry{holder("owner", "main", "1", slice("g", 50, 900))})
+	idle := func(id string, mem v1alpha1.MiB) error {
+		return b.Attach(holder("idle"+id, "main", id, slice("g", 0, mem)))
+	}
+	must.Do(t, b.Lend("1", "g", 600))
+	must.Do(t, idle("2", 400))
+	if err := idle("3", 1); err == nil || !strings.Contains(err.Error(), "pod team/owner (main) holds 50 % and 600 MiB") {
+		t.Errorf("Invariant 1: %v", err)
+	}
+	must.Do(t, b.Lend("1", "g", 500))
+	must.Do(t, b.Lend("1", "g", 600))
+	if b.Lend("1", "g", 601) == nil {
+		t.Error("Invariant 1: it is taken back while others have it")
+	}
+	must.Do(t, b.Regrant("1", []ledger.Grant{slice("g", 50, 300)})) // less than is left to it
+	must.Do(t, idle("4", 300))
+	b.Detach("4")
+	must.Do(t, b.Regrant("1", []ledger.Grant{slice("g", 50, 900)}))
+	b.Detach("2")
+	must.Do(t, b.Lend("1", "g", 900))
+	must.Do(t, b.Lend("gone", "g", 900))
+}

@@ -39,6 +39,8 @@ type Entry struct {
 	Adjust *api.ContainerAdjustment
 	// PID of its first process, once it has been started.
 	PID uint32
+	// Ready is what is left to the container of its memory on devices, by UUID, where the rest is lent.
+	Ready map[string]v1alpha1.MiB
 	// Grace is its pod's terminationGracePeriodSeconds, as far as its slices may outlive the pod.
 	Grace time.Duration
 	// CPUs that it has.
@@ -126,6 +128,29 @@ func (t *ContainerTable) Regrant(id string, grants []ledger.Grant) error {
 	e.Grants = grants
 	if err := t.room(e); err != nil {
 		return err
+	}
+	t.entries[id] = e
+	return nil
+}
+
+// Lend records how much memory of a device is left to a container. Less is recorded once it is in force,
+// more before. It is an error where a device has no room for more. One that has ended has nothing to lend.
+func (t *ContainerTable) Lend(id, uuid string, ready v1alpha1.MiB) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, found := t.entries[id]
+	before, lent := e.Ready[uuid]
+	if !found || lent && before == ready {
+		return nil
+	}
+	if e.Ready = maps.Clone(e.Ready); e.Ready == nil {
+		e.Ready = map[string]v1alpha1.MiB{}
+	}
+	e.Ready[uuid] = ready
+	if lent && ready > before {
+		if err := t.room(e); err != nil {
+			return err
+		}
 	}
 	t.entries[id] = e
 	return nil

@@ -58,8 +58,8 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if c.GetAnnotations()[annotationRestored] == "true" {
 		return nil, errors.New("its image is a checkpoint, which the runtime starts without the limits of its slices; start it from its image instead")
 	}
-	if p.TideOver != nil && p.TideOver(uid(pod)) {
-		return nil, errors.New("the window of this node's tide is over, or lends less than idle slices have. Its pod is evicted, and its controller makes another")
+	if p.IdleEnded != nil && p.IdleEnded(uid(pod)) {
+		return nil, errors.New("its idle slice is ended: this node's tide lends less than idle slices have, or the memory that was lent to it is needed. Its pod is evicted, and its controller makes another")
 	}
 	if index.Leaving(uid(pod)) {
 		return nil, errors.New("its idle slice is being taken back: the memory was granted to others. Its pod is evicted, and its controller makes another")

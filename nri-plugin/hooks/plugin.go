@@ -72,7 +72,7 @@ func (r PodRef) Of(container string) PodRef {
 }
 
 // Plugin handles the runtime's events. All exported fields are required, but
-// AnswerWithin, BindCPUs, PodCPUs, Env, Started, TideOver, and Containers and Misaligned, which fill themselves.
+// AnswerWithin, BindCPUs, PodCPUs, Env, Started, IdleEnded, and Containers and Misaligned, which fill themselves.
 type Plugin struct {
 	Ledger  Ledger
 	Devices Checker
@@ -100,8 +100,8 @@ type Plugin struct {
 	// Started, if set, gets at each start of a container which GPUs it has and what holds its share.
 	// It must not block.
 	Started func(of PodRef, what string)
-	// TideOver, if set, reports whether the pod's idle slice is beyond what the node's tide allows.
-	TideOver func(pod types.UID) bool
+	// IdleEnded, if set, reports whether the node ends the pod's idle slice, whatever the ledger says.
+	IdleEnded func(pod types.UID) bool
 	// Misaligned are the pods whose GPUs have to follow their CPUs.
 	Misaligned numa.Misaligned
 

@@ -64,8 +64,12 @@ type Index struct {
 	UID        types.UID
 	Generation int64
 
+	// Lent reports whether idle slices have memory that others were promised.
+	Lent bool
+
 	grants map[Key][]Grant
 	sums   map[string]v1alpha1.Amounts
+	mem    map[string]v1alpha1.MiB
 	owners map[types.UID]string
 	held   map[types.UID]bool
 	// leaving are the pods whose idle slices are being taken back.
@@ -118,7 +122,7 @@ func (x *Index) Sum(devices []v1alpha1.DeviceStatus, s *v1alpha1.SummaryStatus) 
 
 // NewIndex reads a ledger; nil is an empty one.
 func NewIndex(l *v1alpha1.SliceLedger) *Index {
-	x := &Index{grants: map[Key][]Grant{}, sums: map[string]v1alpha1.Amounts{}, owners: map[types.UID]string{}, held: map[types.UID]bool{}, leaving: map[types.UID]bool{},
+	x := &Index{grants: map[Key][]Grant{}, sums: map[string]v1alpha1.Amounts{}, mem: map[string]v1alpha1.MiB{}, owners: map[types.UID]string{}, held: map[types.UID]bool{}, leaving: map[types.UID]bool{},
 		cordoned: map[string]bool{}, shares: map[string][]Share{}}
 	if l == nil {
 		return x
@@ -137,6 +141,7 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 	}
 	for i := range l.Spec.Devices {
 		d := &l.Spec.Devices[i]
+		x.mem[d.UUID], x.Lent = d.Mem, x.Lent || d.Lent > 0
 		booked := map[types.UID]Grant{}
 		shares := make([]Share, len(d.Slices))
 		for j := range d.Slices {
@@ -222,6 +227,9 @@ func (x *Index) Devices(pod types.UID) []string {
 // Granted is all that is granted of a device. An amount that a slice reuses of its pod's other
 // slices counts once, as in the ledger's rules.
 func (x *Index) Granted(uuid string) v1alpha1.Amounts { return x.sums[uuid] }
+
+// Mem is what the ledger believes the device's memory to be, 0 where it has no such device.
+func (x *Index) Mem(uuid string) v1alpha1.MiB { return x.mem[uuid] }
 
 // Held reports whether the pod's slices are held for its gang and not granted yet. They
 // may be prepared, and no container may have them: they can be taken back at any

@@ -51,8 +51,8 @@ type Releaser struct {
 	// Pods of this node, from the watch; Live is the API server itself.
 	Pods, Live client.Reader
 	Table      *attach.ContainerTable
-	// TideOver, if set, reports whether the pod's idle slice is beyond what the node's tide allows.
-	TideOver func(types.UID) bool
+	// IdleEnded, if set, reports whether the node ends the pod's idle slice, whatever the ledger says.
+	IdleEnded func(types.UID) bool
 	// Forget removes what was prepared for a pod on the node.
 	Forget func(types.UID) error
 	// Publish asks for the status to be written.
@@ -130,7 +130,7 @@ func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Durati
 		return 0, nil
 	}
 	is := life{over: true}
-	if r.Index().Leaving(pod) || holds && r.TideOver != nil && r.TideOver(pod) {
+	if r.Index().Leaving(pod) || holds && r.IdleEnded != nil && r.IdleEnded(pod) {
 		// Whatever becomes of the pod: others wait for its memory.
 		again, err = r.reclaim(pod, running)
 	} else {
@@ -316,7 +316,7 @@ func (r *Releaser) reclaim(pod types.UID, running []attach.Entry) (again time.Du
 		case failed == nil:
 			is.killed = true
 			r.Log.Info("Ended a container of an idle slice", "pod", e.Owner, "podUID", e.Pod, "container", e.Name)
-			r.Warn(e.Container, ReasonReclaimed, "it is ended: the memory of its idle slice was granted to others, or its tide is over")
+			r.Warn(e.Container, ReasonReclaimed, "it is ended: the memory of its idle slice was granted to others, or was lent and is needed, or its tide is over")
 		case !errors.Is(failed, unix.ESRCH):
 			err = errors.Join(err, fmt.Errorf("ending container %s of pod %s, whose idle slice is taken back: %w", e.Name, e.Owner, failed))
 		}

@@ -89,6 +89,11 @@ func Decide(t *v1alpha1.LedgerTide, devices []Device, now servertime.Reading) (s
 	return shut, end
 }
 
+// Younger compares slices: the one that was granted last comes first.
+func Younger(a, b Slice) int {
+	return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(b.Pod, a.Pod), cmp.Compare(b.Ctr, a.Ctr))
+}
+
 // beyond are the youngest slices without which the sums of the others are within percent of the device.
 func (d *Device) beyond(core, mem v1alpha1.Percent) (beyond []On) {
 	most, err := mem.Of(d.Mem)
@@ -104,9 +109,7 @@ func (d *Device) beyond(core, mem v1alpha1.Percent) (beyond []On) {
 		return nil
 	}
 	youngest := slices.Clone(d.Slices)
-	slices.SortFunc(youngest, func(a, b Slice) int {
-		return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(b.Pod, a.Pod), cmp.Compare(b.Ctr, a.Ctr))
-	})
+	slices.SortFunc(youngest, Younger)
 	for i := 0; i < len(youngest) && (idle > core || has > most); i++ {
 		s := youngest[i]
 		idle, has = idle-s.Idle, has-s.Mem

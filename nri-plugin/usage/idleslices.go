@@ -99,6 +99,19 @@ func (a *Account) ExpectedBusy(uuid string) v1alpha1.Percent {
 	return v1alpha1.Percent(min(busy, float64(v1alpha1.WholeGPU)))
 }
 
+// ExpectedPeak is the most memory of a device that the workload of a container was seen to use, or want,
+// in the last days. False while it has not been observed for observedEnough.
+func (a *Account) ExpectedPeak(key ledger.Key) (v1alpha1.MiB, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u := a.used(key)
+	if u == nil || u.Of.Last.Sub(u.Of.Since) < observedEnough {
+		return 0, false
+	}
+	total := u.Of.Total()
+	return max(total.Peak, total.Need), true
+}
+
 // used is the entry of a container that is observed, nil where none is.
 func (a *Account) used(key ledger.Key) *containerUse {
 	at := slices.IndexFunc(a.kept.Watched, func(w watched) bool { return w.Pod == key.Pod && w.Key.Container == key.Container })

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/ledger"
 )
 
 // onDevice grants the container of a pod so much compute of the first device.
@@ -44,6 +45,29 @@ func TestExpectedBusy(t *testing.T) {
 	expect("after a day, beside a slice in mode mps", 40)
 	if got := w.account.ExpectedBusy("GPU-1"); got != 0 {
 		t.Errorf("a device without slices: %d %%", got)
+	}
+}
+
+// The peak of a container is the most that it was seen to have, or was refused, once it is known.
+func TestExpectedPeak(t *testing.T) {
+	w := newWorld(t, 1)
+	w.start()
+	w.container("1", "team", v1alpha1.ModeLimiter, 60)
+	e, _ := w.table.Get("1")
+	w.work(18, 9*time.Minute)
+	if mem, known := w.account.ExpectedPeak(e.Key()); known {
+		t.Errorf("%d MiB are known after 9 minutes", mem)
+	}
+	use := &w.counts
+	use.PeakBytes = 300<<20 + 1
+	w.work(18, 5*time.Minute)
+	use.NeedBytes, use.MemoryRefusals = 400<<20, 1
+	w.work(18, time.Minute)
+	if mem, known := w.account.ExpectedPeak(e.Key()); mem != 400 || !known {
+		t.Errorf("%d MiB, known: %v", mem, known)
+	}
+	if _, known := w.account.ExpectedPeak(ledger.Key{Pod: "other"}); known {
+		t.Error("of another container something is known")
 	}
 }
 

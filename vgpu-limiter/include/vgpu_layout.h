@@ -73,8 +73,8 @@ struct vgpu_limits {
 
 struct vgpu_counters_device {
     // Bytes charged to the container: bits 0..47. Bits 48..62 count the corrections that
-    // took dead owners' bytes off, and the changes of the limits. Bit 63 names which of the
-    // two limits of vgpu_pace_device is in force.
+    // took dead owners' bytes off, and the changes of the limits and of what is ready of them.
+    // Bit 63 names which of the two limits of vgpu_pace_device is in force.
     uint64_t memory;
     uint64_t memory_refusals; // allocations refused for want of memory
     // What the first context of a process was seen to take, plus 1; bit 63: NVML
@@ -86,8 +86,9 @@ struct vgpu_counters_device {
     // Most bytes charged at a refusal, together with those refused, up to 2^48 - 1. It only
     // grows. 0 before a refusal, and in a container of the release before.
     uint64_t needed;
-    // Reserved, 0 today: changing the layout later would take turns from running containers.
-    uint64_t wanted;          // for lent memory: bytes that a charge waits for
+    // What bytes charged are to become by a charge that waits for lent memory; 0 for none. A
+    // process that was killed may have left it.
+    uint64_t wanted;
     // CLOCK_MONOTONIC nanoseconds at which the container's device time is paid
     // off at its quota. Launches wait while it lies beyond the current refill
     // period (token_bucket.c).
@@ -206,8 +207,10 @@ struct vgpu_pace_device {
     //   bits  0..47  memory in bytes; 0: the limits file's
     //   bits 48..55  percent of the device, 1..100; 0: the limits file's
     uint64_t limit[2];
-    // Reserved, 0 today: changing the layout later would take turns from running containers.
-    uint64_t ready_bytes; // for lent memory: what of the limit is there without asking
+    // Never out of date. What of the limit in force is charged without a wait, the rest being
+    // lent; 0: all. Lowered as limits are: only a counted change of the total that is within
+    // it has put it in force.
+    uint64_t ready_bytes;
 };
 
 struct vgpu_pace {
@@ -215,7 +218,9 @@ struct vgpu_pace {
     uint32_t version;
     uint32_t size; // of the whole file, bytes
     uint32_t device_count; // same devices, same order as in limits
-    uint32_t resizes; // 1: the library that was installed with this file reads limit[2]
+    // The library that was installed with this file reads, from 1 on, limit[2], and from 2 on
+    // ready_bytes.
+    uint32_t resizes;
     // Bit i: plain_core of device i isn't 0. Bit 16 + i: its limit in force has a quota, and
     // the limits file has none or all of the device.
     uint64_t plain_devices;

@@ -80,6 +80,7 @@ const (
 	devPeakOff         = 24
 	devUsualOff        = 40
 	devNeededOff       = 48
+	devWantedOff       = 56
 	devBusyOff         = 72
 	devThrottledOff    = 80
 	devPaidOff         = 64
@@ -105,6 +106,8 @@ const (
 	paceOthersOff  = 24
 	pacePlainOff   = 32
 	paceLimitOff   = 40
+	paceReadyOff   = 56
+	readsReady     = 2  // from which value of resizes on the library reads ready_bytes
 	plainResized   = 16 // the first bit of plain_devices for limits in force
 	limitCoreShift = 48
 	limitCoreMask  = 0xff

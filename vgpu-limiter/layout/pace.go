@@ -61,7 +61,7 @@ func CreatePace(path string, n int) error {
 	le.PutUint32(header[paceVersionOff:], paceVersion)
 	le.PutUint32(header[paceSizeOff:], paceSize)
 	le.PutUint32(header[paceCountOff:], uint32(n))
-	le.PutUint32(header[paceResizesOff:], 1)
+	le.PutUint32(header[paceResizesOff:], readsReady)
 	return replaceFile(path, header, paceSize, 0o644, allocate)
 }
 

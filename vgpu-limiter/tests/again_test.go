@@ -110,7 +110,7 @@ func failures(out string) string {
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	threads := []string{"table_test", "charge_test", "resize_test", "busy_union_test", "thread_end_test"}
-	all := append([]string{"ipc_share_test", "ipc_fd_test", "limits_test", "region_test", "timeshare_test", "time_test", "slowdown_test", "context_test", "module_test", "refer_test", "overhead_test", "thread_stream_test", "stream_test", "capture_test"}, threads...)
+	all := append([]string{"ipc_share_test", "ipc_fd_test", "lent_test", "limits_test", "region_test", "timeshare_test", "time_test", "slowdown_test", "context_test", "module_test", "refer_test", "overhead_test", "thread_stream_test", "stream_test", "capture_test"}, threads...)
 	for sanitizers, units := range map[string][]string{"address,undefined": all, "thread": threads, "": {"resize_test"}} { // without any: a million interleavings
 		t.Run("sanitizers="+sanitizers, func(t *testing.T) {
 			t.Parallel()

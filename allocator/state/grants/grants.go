@@ -158,6 +158,19 @@ func Leave(ledger *v1alpha1.SliceLedger, pods map[types.UID]bool) (changed bool)
 	return changed
 }
 
+// Lend writes how much memory the slices of each device have beyond what it has. Placement grants such
+// to idle slices alone, and the API server's rules hold others to the device.
+func Lend(ledger *v1alpha1.SliceLedger) {
+	for i := range ledger.Spec.Devices {
+		d := &ledger.Spec.Devices[i]
+		sum := v1alpha1.MiB(0)
+		for j := range d.Slices {
+			sum += placement.AmountOf(&d.Slices[j]).Mem
+		}
+		d.Lent = max(0, sum-d.Mem)
+	}
+}
+
 // Pods are the pods that hold slices, each with its owner (namespace/name).
 func Pods(ledger *v1alpha1.SliceLedger) map[types.UID]string {
 	pods := map[types.UID]string{}

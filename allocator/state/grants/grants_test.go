@@ -63,6 +63,29 @@ func TestGrantAndRelease(t *testing.T) {
 }
 
 // The capacity of a device follows the node only while nothing is granted on it.
+// What is lent is what slices have beyond their device, each counted once. It ends with them.
+func TestLend(t *testing.T) {
+	l := ledger()
+	lent := func(want v1alpha1.MiB) {
+		t.Helper()
+		if Lend(l); l.Spec.Devices[0].Lent != want {
+			t.Errorf("%d MiB are lent, want %d", l.Spec.Devices[0].Lent, want)
+		}
+	}
+	mustGrant(t, l, "a", plan(
+		placement.Grant{Container: "x", UUID: "GPU-0", Core: 30, Mem: 400, Mode: v1alpha1.ModeLimiter},
+		placement.Grant{Container: "i", UUID: "GPU-0", Core: 30, ReuseCore: 30, Mem: 900, ReuseMem: 400, Mode: v1alpha1.ModeLimiter}))
+	lent(0)
+	mustGrant(t, l, "b", plan(placement.Grant{Container: "x", UUID: "GPU-0", Idle: 30, Mem: 100, Mode: v1alpha1.ModeLimiter}))
+	lent(0)
+	mustGrant(t, l, "c", plan(placement.Grant{Container: "x", UUID: "GPU-0", Idle: 30, Mem: 350, Mode: v1alpha1.ModeLimiter}))
+	lent(350)
+	Release(l, func(u types.UID) bool { return u == "b" })
+	lent(250)
+	Release(l, func(u types.UID) bool { return u == "a" })
+	lent(0)
+}
+
 func TestCapacityIsTakenWithTheFirstGrant(t *testing.T) {
 	l := ledger()
 	g := placement.Grant{Container: "x", UUID: "GPU-0", Core: 10, Mem: 100}

@@ -135,7 +135,7 @@ func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) b
 		d := placement.Device{
 			UUID: seen.UUID, Model: seen.Model, Index: seen.Index, Mem: seen.Mem,
 			FreeCore: v1alpha1.WholeGPU, FreeMem: seen.Mem, Slots: v1alpha1.MaxSlicesPerDevice,
-			FreeIdle: v1alpha1.WholeGPU, FreeIdleMem: seen.Mem,
+			FreeIdle: v1alpha1.WholeGPU, FreeIdleMem: seen.Mem, Lendable: seen.Lendable,
 		}
 		if t := ledger.Spec.Tide; t != nil {
 			// As long as its window lasts: see scheduling.
@@ -243,7 +243,7 @@ func roomier(before, now *placement.Node) bool {
 	for i := range now.Devices {
 		d := &now.Devices[i]
 		b := before.Device(d.UUID)
-		if b == nil || d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.FreeIdle > b.FreeIdle || d.FreeIdleMem > b.FreeIdleMem || d.OvercommitCore > b.OvercommitCore || d.OvercommitCore > 0 && d.Expected < b.Expected || d.Slots > b.Slots || d.MPS && !b.MPS || b.MPSOnly && !d.MPSOnly || d.Model != b.Model || d.Near != b.Near || !d.Cut.Equal(b.Cut) {
+		if b == nil || d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.FreeIdle > b.FreeIdle || d.FreeIdleMem > b.FreeIdleMem || d.FreeMem+d.Lendable > b.FreeMem+b.Lendable || d.OvercommitCore > b.OvercommitCore || d.OvercommitCore > 0 && d.Expected < b.Expected || d.Slots > b.Slots || d.MPS && !b.MPS || b.MPSOnly && !d.MPSOnly || d.Model != b.Model || d.Near != b.Near || !d.Cut.Equal(b.Cut) {
 			return true
 		}
 	}

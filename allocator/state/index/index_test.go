@@ -124,6 +124,13 @@ func TestRoom(t *testing.T) {
 		}
 		overcommitted = append(overcommitted, want)
 	}
+	beyond := grant(t, edit(granted, func(l *v1alpha1.SliceLedger) {
+		l.Status.Devices = l.Status.Devices[:1]
+		l.Status.Devices[0].Lendable = 400
+	}), "i", placement.Grant{UUID: "GPU-0", Mem: 250, Idle: 30})
+	tests = append(tests, tests[0])
+	tests[len(tests)-1].name, tests[len(tests)-1].ledger = "an idle slice that has lent memory", beyond
+	tests[len(tests)-1].want = []placement.Device{{UUID: "GPU-0", Model: "T4", Mem: 1000, FreeCore: 40, FreeMem: -50, FreeIdle: 70, FreeIdleMem: 750, Lendable: 400, Idle: 10, Slots: 253}}
 	for _, tt := range append(tests, overcommitted...) {
 		t.Run(tt.name, func(t *testing.T) {
 			x := New()

@@ -51,3 +51,22 @@ func (l *Limiter) Resize(c mode.Container, pid uint32, uuid string, core v1alpha
 	}
 	return nil
 }
+
+// Lendable is what decides how much of a running container's memory may be lent, of each of its devices.
+func (l *Limiter) Lendable(c mode.Container) ([]layout.Lendable, error) {
+	dir, err := l.folder(c)
+	if err != nil {
+		return nil, err
+	}
+	return layout.ReadLendable(dir.limits(), dir.counters(), dir.pace())
+}
+
+// SetReady puts in force what of a running container's memory of a device is not lent; 0 is all. The
+// driver's limit stays: it holds the container to what it was promised. Errors are layout.SetReady's.
+func (l *Limiter) SetReady(c mode.Container, uuid string, ready v1alpha1.MiB) error {
+	dir, err := l.folder(c)
+	if err != nil {
+		return err
+	}
+	return layout.SetReady(dir.limits(), dir.counters(), dir.pace(), uuid, ready.Bytes())
+}

@@ -14,6 +14,7 @@
 #include "memory/audit.h"
 
 #include "memory/ipc_share.h"
+#include "memory/lent.h"
 
 #include <sched.h>
 #include <time.h>
@@ -101,7 +102,14 @@ bool vgpu_charge_audited(struct vgpu_process *process, int device, uint64_t byte
 }
 
 bool vgpu_charge(struct vgpu_process *process, int device, uint64_t bytes) {
-    if (vgpu_try_charge(process, device, bytes))
+    if (vgpu_try_charge(process, device, bytes) || vgpu_charge_lent(process, device, bytes))
+        return true;
+    vgpu_count_refusal(process, device, bytes);
+    return false;
+}
+
+bool vgpu_charge_taken(struct vgpu_process *process, int device, uint64_t bytes) {
+    if (vgpu_try_charge(process, device, bytes) || vgpu_charge_promised(process, device, bytes))
         return true;
     vgpu_count_refusal(process, device, bytes);
     return false;

@@ -8,8 +8,12 @@
 #include "memory/charge.h"
 
 // Charges the bytes to the container, or returns false and charges nothing if
-// that would exceed its limit on this device (index in the limits).
+// that would exceed its limit on this device (index in the limits). It may wait for what is
+// lent of that (lent.h).
 bool vgpu_charge(struct vgpu_process *process, int device, uint64_t bytes);
+
+// The same for memory that the driver has given already: it doesn't wait.
+bool vgpu_charge_taken(struct vgpu_process *process, int device, uint64_t bytes);
 
 // The same for an attempt that isn't the last: it isn't counted as a refusal.
 bool vgpu_charge_audited(struct vgpu_process *process, int device, uint64_t bytes);

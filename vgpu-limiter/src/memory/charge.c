@@ -20,10 +20,12 @@
 //      compare-and-swap of T's word, which counts it and names the other of two limits; the
 //      one that is in force doesn't change. A charge loads the limit after T: where that is
 //      out of date, so is T, and its own compare-and-swap fails.
+//   7. The same holds for what is ready of it, but for charges that have waited for lent
+//      memory in vain, or are of memory that the driver has given already.
 
 #include "memory/charge.h"
 
-static void raise_to(uint64_t *most, uint64_t bytes) {
+void vgpu_raise_to(uint64_t *most, uint64_t bytes) {
     uint64_t seen = vgpu_load(most);
     while (vgpu_unlikely(seen < bytes) && !vgpu_cas(most, &seen, bytes))
         ;
@@ -44,7 +46,8 @@ static bool begin(struct vgpu_process *process, int device) {
 
 static void end(struct vgpu_slot_device *words, uint64_t bytes) { vgpu_add(&words->held, 1 + (bytes << 16)); }
 
-bool vgpu_charge_once(struct vgpu_process *process, int device, uint64_t bytes) {
+static inline __attribute__((always_inline)) bool charge(struct vgpu_process *process, int device, uint64_t bytes,
+                                                         bool also_lent) {
     if (vgpu_is_damaged(process) || !begin(process, device))
         return false;
     struct vgpu_slot_device *words = words_of(process, device);
@@ -54,14 +57,14 @@ bool vgpu_charge_once(struct vgpu_process *process, int device, uint64_t bytes) 
     uint64_t seen = vgpu_load(total);
     for (;;) {
         VGPU_TEST_STEP();
-        uint64_t limit = vgpu_memory_limit(&process->limits, process->pace, device, seen);
+        uint64_t limit = (also_lent ? vgpu_memory_limit : vgpu_memory_ready)(&process->limits, process->pace, device, seen);
         VGPU_TEST_STEP();
         if (bytes > limit || (seen & VGPU_BYTES_MASK) > limit - bytes)
             break;
         if (vgpu_cas(total, &seen, seen + bytes)) {
             granted = bytes;
-            raise_to(&process->region.counters->header.device[device].memory_peak,
-                     (seen & VGPU_BYTES_MASK) + bytes);
+            vgpu_raise_to(&process->region.counters->header.device[device].memory_peak,
+                          (seen & VGPU_BYTES_MASK) + bytes);
             break;
         }
     }
@@ -70,13 +73,21 @@ bool vgpu_charge_once(struct vgpu_process *process, int device, uint64_t bytes) 
     return granted == bytes;
 }
 
+bool vgpu_charge_once(struct vgpu_process *process, int device, uint64_t bytes) {
+    return charge(process, device, bytes, false);
+}
+
+bool vgpu_charge_promised(struct vgpu_process *process, int device, uint64_t bytes) {
+    return charge(process, device, bytes, true);
+}
+
 void vgpu_count_refusal(struct vgpu_process *process, int device, uint64_t bytes) {
     struct vgpu_counters_device *of = &process->region.counters->header.device[device];
     vgpu_add(&of->memory_refusals, 1);
     if (vgpu_is_damaged(process)) // it was not for want of memory
         return;
     uint64_t charged = vgpu_load(&of->memory) & VGPU_BYTES_MASK;
-    raise_to(&of->needed, bytes > VGPU_BYTES_MASK - charged ? VGPU_BYTES_MASK : charged + bytes);
+    vgpu_raise_to(&of->needed, bytes > VGPU_BYTES_MASK - charged ? VGPU_BYTES_MASK : charged + bytes);
 }
 
 void vgpu_uncharge(struct vgpu_process *process, int device, uint64_t bytes) {

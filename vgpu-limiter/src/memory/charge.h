@@ -8,9 +8,15 @@
 #include "runtime/process.h"
 
 // Charges the bytes to the container's device (index in the limits). Returns false, with
-// nothing charged, if that would exceed the limit, of which dead processes may have some
-// (audit.h).
+// nothing charged, if that would exceed what is ready of the limit, of which dead processes
+// may have some (audit.h).
 bool vgpu_charge_once(struct vgpu_process *process, int device, uint64_t bytes);
+
+// The same up to the limit, whatever of it is lent.
+bool vgpu_charge_promised(struct vgpu_process *process, int device, uint64_t bytes);
+
+// Raises a word of the counters to the bytes, if it is less.
+void vgpu_raise_to(uint64_t *most, uint64_t bytes);
 
 // Counts a charge of the bytes that was refused for good.
 void vgpu_count_refusal(struct vgpu_process *process, int device, uint64_t bytes);

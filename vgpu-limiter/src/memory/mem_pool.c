@@ -122,7 +122,7 @@ static cu_result alloc_async(bool per_thread, cu_ptr *ptr, size_t bytes, cu_pool
     if (vgpu_unlikely(!counted)) {
         entry.value &= ~VGPU_POOLED;
         entry.owner = NULL;
-        fits = vgpu_charge(process, pool->device, charged);
+        fits = vgpu_charge_taken(process, pool->device, charged);
     }
     bool remembered = result != CU_OK || !fits || (pool->is_default && counted) || vgpu_remember(process, &entry);
     // A pool grows in steps of its own, by more than was asked for.

@@ -32,7 +32,7 @@ bool vgpu_pool_settle(struct vgpu_process *process, struct vgpu_pool *pool, uint
     pool->pending -= mine;
     if (now > have && now <= have + pool->pending) // another call's growth, charged already
         now = have;
-    if (now > have && !vgpu_charge(process, pool->device, now - have)) {
+    if (now > have && !vgpu_charge_taken(process, pool->device, now - have)) {
         pool->reserved = have;
         return false;
     }

@@ -28,6 +28,13 @@ static inline uint64_t vgpu_memory_limit(const struct vgpu_limits *limits, const
     uint64_t bytes = vgpu_limit_in_force(pace, device, total) & VGPU_BYTES_MASK;
     return bytes != 0 ? bytes : limits->device[device].memory_bytes;
 }
+// What of vgpu_memory_limit is charged without a wait.
+static inline uint64_t vgpu_memory_ready(const struct vgpu_limits *limits, const struct vgpu_pace *pace, int device,
+                                         uint64_t total) {
+    uint64_t limit = vgpu_memory_limit(limits, pace, device, total);
+    uint64_t ready = vgpu_likely(pace != NULL) ? vgpu_load(&pace->device[device].ready_bytes) : 0;
+    return vgpu_unlikely(ready != 0 && ready < limit) ? ready : limit;
+}
 static inline uint32_t vgpu_core_limit(const struct vgpu_limits *limits, const struct vgpu_pace *pace, int device,
                                        uint64_t total) {
     uint32_t percent = VGPU_LIMIT_CORE(vgpu_limit_in_force(pace, device, total));

@@ -55,6 +55,7 @@ struct vgpu_process {
         struct vgpu_lock lock; // held by the thread that uses what it has seen:
         uint64_t seen_state[VGPU_SLOTS], seen_begun[VGPU_SLOTS]; // too much for a small stack
     } audit;
+    _Atomic uint32_t waited_in_vain[VGPU_MAX_DEVICES]; // lent.c: at which changes of the total
     struct { // ipc_share.c
         struct vgpu_lock lock;
         struct vgpu_lock open_lock; // see mem_import.c

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // resize_test COUNTERS LIMITS PACE [INTERLEAVINGS]: threads that charge, uncharge and audit one
-// device, and a node side that changes its limit, each stopped at any of its steps while the
-// others go on. At every step what is charged is within the limit in force; at the end it is
-// exactly what is held. The node side is package layout's Resize, step by step.
+// device, and a node side that changes its limit or what is ready of it, each stopped at any of
+// its steps while the others go on. At every step what is charged is within both; at the end it
+// is exactly what is held. The node side is package layout's Resize and SetReady, step by step.
 //
 // The threads are contexts of one, so that which goes on is the test's choice. Then real
 // ones do the same, for the thread sanitizer's sake.
@@ -34,7 +34,7 @@ static struct vgpu_process process;
 static struct vgpu_pace *pace; // writable, as the node side has it
 static uint64_t *total;
 static uint64_t random_state = 1;
-static long refusals, grants, resizes, infeasible;
+static long refusals, grants, resizes, infeasible, lends;
 
 static uint64_t draw(uint64_t *state, uint64_t below) {
     *state = *state * UINT64_C(6364136223846793005) + 1442695040888963407;
@@ -75,7 +75,33 @@ static bool resize(uint64_t limit) {
     }
 }
 
+static uint64_t ready = UINT64_MAX; // in force
+
+// SetReady of package layout; 0 for all.
+static bool set_ready(uint64_t bytes) {
+    uint64_t *word = &pace->device[0].ready_bytes, before = vgpu_load(word), seen;
+    vgpu_store(word, bytes);
+    if (bytes == 0 || bytes > ready)
+        ready = bytes != 0 ? bytes : UINT64_MAX; // a charge may see it from now on
+    do {
+        step();
+        seen = vgpu_load(total);
+        if (bytes != 0 && (seen & VGPU_BYTES_MASK) > bytes) {
+            vgpu_store(word, before);
+            return false;
+        }
+        step();
+    } while (!vgpu_cas(total, &seen, ((seen + VGPU_HIGH_ONE) & ~VGPU_SECOND_LIMIT) | (seen & VGPU_SECOND_LIMIT)));
+    ready = bytes != 0 ? bytes : UINT64_MAX;
+    return true;
+}
+
 static void call_resize(uint64_t *random) {
+    if (draw(random, 2) == 0) {
+        bool lent = set_ready(draw(random, 4) == 0 ? 0 : draw(random, MOST) + 1);
+        lends += lent && ready != UINT64_MAX;
+        return;
+    }
     bool changed = resize(draw(random, 8) == 0 ? 0 : draw(random, MOST) + 1);
     resizes += changed;
     infeasible += !changed;
@@ -140,7 +166,7 @@ static void go_on(int index) {
         _longjmp(task[index], 1);
     running = -1;
     uint64_t word = vgpu_load(total);
-    CHECK((word & VGPU_BYTES_MASK) <= in_force(word));
+    CHECK((word & VGPU_BYTES_MASK) <= in_force(word) && (word & VGPU_BYTES_MASK) <= ready);
 }
 
 static void begin_task(int index) {
@@ -278,7 +304,7 @@ int main(int argc, char **argv) {
     CHECK(argc >= 4);
     int fd = open(argv[3], O_RDWR);
     pace = mmap(NULL, sizeof *pace, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    CHECK(fd >= 0 && pace != MAP_FAILED && pace->resizes == 1);
+    CHECK(fd >= 0 && pace != MAP_FAILED && pace->resizes == 2);
     CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
     process.pace = vgpu_pace_map(argv[3], 1);
     CHECK(process.pace != NULL);
@@ -290,7 +316,8 @@ int main(int argc, char **argv) {
         begin_tasks();
         interleave(interleavings);
         stop_everywhere();
-        CHECK(grants > interleavings / 2 && refusals > 0 && resizes > interleavings / 2 && infeasible > 0);
+        CHECK(grants > interleavings / 2 && refusals > 0 && resizes > interleavings / 4 && infeasible > 0 && lends > interleavings / 4);
+        CHECK(set_ready(0));
     }
     audits();
     real_threads();

@@ -114,7 +114,7 @@ func (c *Class) count(of *classes.Class, all []v1alpha1.SliceLedger, on map[clas
 			}
 			n := int64(d.FreeCore / c.Unit.Core)
 			if mem, err := (v1alpha1.Share{MemMiB: c.Unit.MemMiB, MemPercent: c.Unit.Core}).Memory(d.Mem); err == nil && mem > 0 {
-				n = min(n, int64(d.FreeMem/mem))
+				n = min(n, int64(max(0, d.FreeMem)/mem))
 			}
 			fit += min(n, int64(d.Slots))
 		}
