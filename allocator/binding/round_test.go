@@ -6,6 +6,8 @@ import (
 	"errors"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -121,5 +123,21 @@ func TestDeletedInRound(t *testing.T) {
 		if due := f.work.Due[queue.Item{Node: "n"}]; written && !due {
 			t.Errorf("its slices are nobody's: looked at are %v", f.work.Due)
 		}
+	}
+}
+
+// Each write of a ledger says what idle slices have beyond their device: no more once a slice has gone.
+func TestWrite_WhenMemoryIsLent(t *testing.T) {
+	f := newFixture(t, objects.ReadyLedger("n"))
+	l := f.ledger("n")
+	l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: l.Status.Devices[0].UUID, Core: 100, Mem: objects.DeviceMiB, Slices: []v1alpha1.Slice{
+		{Pod: "a", Owner: "ns/a", Ctr: "c", Core: 10, Mem: 900}, {Pod: "i", Owner: "ns/i", Ctr: "c", Idle: 10, Mem: 150}}}}
+	f.must(f.Write(t.Context(), l))
+	if lent := f.ledger("n").Spec.Devices[0].Lent; lent != 50 {
+		t.Errorf("%d MiB are lent, want 50", lent)
+	}
+	f.must(f.Release(t.Context(), f.ledger("n"), func(uid types.UID) bool { return uid == "i" }))
+	if d := f.ledger("n").Spec.Devices[0]; d.Lent != 0 || len(d.Slices) != 1 {
+		t.Errorf("%+v", d)
 	}
 }
