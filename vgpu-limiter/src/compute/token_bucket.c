@@ -34,9 +34,6 @@
 
 #include "compute/token_bucket.h"
 
-#include <errno.h>
-#include <time.h>
-
 #define LONGEST_SLEEP_NS UINT64_C(5000000)
 #define LATE_SLEEP_NS UINT64_C(1000000) // behind its quota: its turn may come at any moment
 #define SAVED_NS UINT64_C(9000000) // of the device's time: a second has 0.9 to 1.4 points more after a pause
@@ -44,12 +41,6 @@
 #define BEHIND_NS UINT64_C(200000)
 #define LATEST_NS UINT64_C(20000000) // how much longer is expected of what is late already
 _Static_assert(VGPU_LONGEST_BEHIND_NS >= 2 * LONGEST_SLEEP_NS, "a live waiter has looked");
-
-uint64_t vgpu_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 static struct vgpu_counters_device *counters(const struct vgpu_process *process, int device) {
     return &process->region.counters->header.device[device];
@@ -120,15 +111,6 @@ uint64_t vgpu_bucket_room(const struct vgpu_process *process, int device,
                           const struct vgpu_turn *turn, uint64_t now) {
     return turn->part == turn->period ? UINT64_MAX
                                       : left(process, device, turn, begin_of(turn, now), now);
-}
-
-uint64_t vgpu_pause(uint64_t now, uint64_t ns) {
-    struct timespec sleep = {.tv_nsec = (long)ns};
-    int saved = errno;
-    clock_nanosleep(CLOCK_MONOTONIC, 0, &sleep, NULL);
-    errno = saved;
-    uint64_t then = vgpu_now();
-    return then > now ? then : now;
 }
 
 uint64_t vgpu_bucket_behind(const struct vgpu_process *process, int device,

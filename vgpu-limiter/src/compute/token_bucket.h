@@ -8,8 +8,6 @@
 #include "compute/cost.h"
 #include "compute/timeshare.h"
 
-uint64_t vgpu_now(void);
-
 // The moment from which a launch that is expected to cost so much may start: not after
 // `now` if that is right now.
 uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
@@ -48,9 +46,6 @@ void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct
 void vgpu_bucket_pass(const struct vgpu_process *process, int device, const struct vgpu_queue *queue, uint64_t next);
 
 #define VGPU_LONGEST_BEHIND_NS UINT64_C(10000000) // a live waiter has looked by then
-
-// Sleeps for so long, and returns the time then.
-uint64_t vgpu_pause(uint64_t now, uint64_t ns);
 
 // A launch isn't through at `now`: moves the moment on until which the container works, if
 // it has passed; the later it is, the farther. `moved` is by how much that was done before.

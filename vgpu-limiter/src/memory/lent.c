@@ -12,8 +12,6 @@
 
 #include "memory/lent.h"
 
-#include "compute/token_bucket.h"
-
 #define LOOK_NS UINT64_C(1000000)
 
 // Never 0.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The log line, the low descriptors and the slow half of the lock.
+// The log line, the time, the low descriptors and the slow half of the lock.
 
 #include "runtime/base.h"
 
@@ -15,6 +15,21 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+uint64_t vgpu_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+uint64_t vgpu_pause(uint64_t now, uint64_t ns) {
+    struct timespec sleep = {.tv_nsec = (long)ns};
+    int saved = errno;
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &sleep, NULL);
+    errno = saved;
+    uint64_t then = vgpu_now();
+    return then > now ? then : now;
+}
 
 // Not where a write would block, nor where it would send a signal that ends the program:
 // nobody reads (SIGPIPE), or the file may not become larger (SIGXFSZ).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every file of the library uses: the paths, the log line, the lock.
+// What every file of the library uses: the paths, the log line, the time, the lock.
 
 #ifndef VGPU_BASE_H
 #define VGPU_BASE_H
@@ -37,6 +37,12 @@ void vgpu_log_once(atomic_flag *said, const char *format, ...)
         static atomic_flag vgpu_said = ATOMIC_FLAG_INIT; \
         vgpu_log_once(&vgpu_said, __VA_ARGS__);      \
     } while (0)
+
+// The time on the monotonic clock, in nanoseconds.
+uint64_t vgpu_now(void);
+
+// Sleeps for so long, at most a second, and returns the time then, no less than `now`.
+uint64_t vgpu_pause(uint64_t now, uint64_t ns);
 
 // Descriptors that are opened between the two are none of standard input, output and
 // error, where a program that was started without these would write its output.
