@@ -91,14 +91,15 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 	selected := &tides.Set{Now: now.Read, Labels: labelsOf}
 	r := &replica{
 		allocator: New(Config{
-			Client:  direct,
-			Filters: filters,
-			Events:  events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: notify.Component}),
-			Clock:   clock,
-			Log:     mgr.GetLogger().WithName("allocator"),
-			Groups:  sizes,
-			Classes: known,
-			Tides:   selected,
+			Client:     direct,
+			Filters:    filters,
+			Events:     events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: notify.Component}),
+			Clock:      clock,
+			Log:        mgr.GetLogger().WithName("allocator"),
+			Groups:     sizes,
+			Classes:    known,
+			Tides:      selected,
+			NodeLabels: labelsOf,
 			Overcommit: func(node string) (v1alpha1.Percent, bool) {
 				has, known := labelsOf(node)
 				return o.OvercommitCore.of(has), known

@@ -205,6 +205,16 @@ const (
 	LabelGPUNodeTrue = "true"
 )
 
+// LabelGPUModel on a node: the model of its GPUs, where all are of one. What no label may have is -. The
+// allocator writes it.
+const LabelGPUModel = Prefix + "gpu-model"
+
+// LabelGPUCount on a node: how many GPUs it has. The allocator writes it.
+const LabelGPUCount = Prefix + "gpu-count"
+
+// LabelGPUMemMiB on a node: the memory of the GPU with least, in MiB. The allocator writes it.
+const LabelGPUMemMiB = Prefix + "gpu-mem-mib"
+
 // LabelMIGMode on a node, with value LabelMIGModeEnabled. Its GPUs are put into MIG mode
 // as soon as nothing is on them, where that takes no reset.
 const (

@@ -43,6 +43,8 @@ type Reconciler struct {
 	// Overcommit is how much of a node's compute is promised to burstable containers, 0 for all of it. It is
 	// false where the node is not known. Nil changes nothing.
 	Overcommit func(node string) (v1alpha1.Percent, bool)
+	// NodeLabels are a node's; false where it is not known. Nil labels no nodes.
+	NodeLabels func(node string) (map[string]string, bool)
 	// IdleAfter is how long a pod does no work on its GPUs before its condition says so; 0 never says it.
 	IdleAfter time.Duration
 	Clock     clock.PassiveClock
@@ -58,6 +60,7 @@ type Reconciler struct {
 //   - it sets the condition of pods on failed devices;
 //   - it takes the next step of the resizes that pods ask for;
 //   - it writes how much idle slices may have, and until when, and what is over-committed;
+//   - it labels the node with its GPUs;
 //   - it sets the conditions of pods on failed devices, and of idle ones;
 //   - it evicts pods whose idle slices are gone or starve;
 //   - it has gated pods with slices looked at.
@@ -99,6 +102,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, node string) error {
 		func() error { return r.resize(ctx, node) },
 		func() error { return r.setTide(ctx, node) },
 		func() error { return r.setOvercommit(ctx, node) },
+		func() error { return r.setLabels(ctx, node) },
 		func() error { return r.setIdle(ctx, node, known) },
 		func() error { return r.evictStarved(ctx, node, known) },
 	} {
