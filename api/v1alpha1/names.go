@@ -205,7 +205,7 @@ const (
 	LabelGPUNodeTrue = "true"
 )
 
-// LabelGPUModel on a node: the model of its GPUs, where all are of one. What no label may have is -. The
+// LabelGPUModel on a node: the model of its GPUs, where all are of one. Characters that labels cannot have are -. The
 // allocator writes it.
 const LabelGPUModel = Prefix + "gpu-model"
 
