@@ -5,7 +5,9 @@ package placement
 import (
 	"testing"
 
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // A burstable container has a part of its compute where the device is over-committed, and what is
@@ -48,5 +50,22 @@ func TestOvercommit(t *testing.T) {
 				t.Errorf("left %+v", left)
 			}
 		})
+	}
+}
+
+// On over-committed devices a burstable pod keeps the part that it was placed with, whatever another
+// would have now.
+func TestGrantedDemand_Burstable(t *testing.T) {
+	node := &Node{Name: "n", Devices: []Device{{UUID: "GPU-0", Mem: 1000, FreeCore: 100, FreeMem: 1000, Slots: 9, OvercommitCore: 150}}}
+	for _, placed := range []v1alpha1.Percent{50, 33} {
+		p := newPod(t, map[string]v1alpha1.Share{"a": {GPUs: 1, Core: 50, MemMiB: 100}})
+		p.Annotations[v1alpha1.AnnotationQoS] = string(v1alpha1.QoSBurstable)
+		doc := v1alpha1.Placement{Version: v1alpha1.Version, Node: "n", Containers: map[string]v1alpha1.PlacedShare{"a": {
+			Mode: v1alpha1.ModeLimiter, Resized: placed < 50, Devices: []v1alpha1.PlacedDevice{{UUID: "GPU-0", Core: placed, MemMiB: 100}}}}}
+		p.Annotations[v1alpha1.AnnotationPlacement] = must.Get(doc.Encode())(t)
+		plan, fits := Fit(must.Get(GrantedDemand(podrequest.Of(p)))(t), node)
+		if !fits || plan.Grants[0].Core != placed || plan.Grants[0].asks() != 50 {
+			t.Errorf("placed with %d, granted %+v", placed, plan.Grants)
+		}
 	}
 }

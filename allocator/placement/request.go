@@ -45,7 +45,7 @@ func GrantedDemand(r *podrequest.Request) (*Demand, error) {
 
 // resized makes the container's share what its slices were resized to.
 func (c *Container) resized(asked v1alpha1.Share, was v1alpha1.PlacedShare) {
-	c.Asked, c.Share = v1alpha1.Share{}, asked
+	c.Asked, c.Share, c.Burstable = v1alpha1.Share{}, asked, false // it has what it was given then
 	if !was.Resized {
 		return
 	}

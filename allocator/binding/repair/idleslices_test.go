@@ -3,6 +3,7 @@
 package repair
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -41,6 +42,22 @@ func TestIdleSliceIsNotRestored(t *testing.T) {
 	f.reconcile(evictAgain)
 	if len(f.evicted) != 1 || f.evicted[0] != "idle" {
 		t.Errorf("evicted %v, want idle", f.evicted)
+	}
+}
+
+// A ledger that is behind its pods has none of them evicted.
+func TestIdleSliceOfAnOldLedger(t *testing.T) {
+	l := objects.ReadyLedger("n")
+	idle := bound(onIdle("idle"), l, on{"c": 0})
+	f := newFixture(t, l, idle)
+	now := f.ledger()
+	objects.Grant(now, idle, on{"c": 0})
+	f.must(f.api.Update(t.Context(), now))
+	if err := f.Reconcile(t.Context(), "n"); !errors.Is(err, queue.ErrAgain) || len(f.evicted) > 0 {
+		t.Errorf("%v, evicted %v", err, f.evicted)
+	}
+	if f.reconcile(0); len(f.evicted) > 0 {
+		t.Errorf("evicted %v", f.evicted)
 	}
 }
 

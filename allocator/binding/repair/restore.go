@@ -11,6 +11,7 @@ import (
 
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/allocator/state/index"
@@ -36,6 +37,13 @@ func (r *Reconciler) restore(ctx context.Context, node string) error {
 	var unrestorable, moved []*corev1.Pod
 	for _, pod := range r.drifted(known) {
 		if podrequest.OnIdle(pod) {
+			// Nothing but this look keeps the decision from a ledger that is behind its pods.
+			if err := r.Binder.Refresh(ctx, node); err != nil {
+				return err
+			}
+			if now := r.Cache.Index.Ledger(node); now == nil || now.ResourceVersion != known.ResourceVersion {
+				return queue.ErrAgain
+			}
 			if err := r.evictIdle(ctx, pod, node, binding.IdleGone, "its idle slice was taken back"); err != nil {
 				return err
 			}
