@@ -267,7 +267,7 @@ func (u *uninstaller) clusterWide(ctx context.Context, api client.Client) error 
 	return nil
 }
 
-// capacity takes our resources out of what nodes advertise.
+// capacity takes our resources out of what nodes advertise, and their GPUs' labels.
 func (u *uninstaller) capacity(ctx context.Context, api client.Client) error {
 	var nodes corev1.NodeList
 	if err := api.List(ctx, &nodes); err != nil {
@@ -275,6 +275,21 @@ func (u *uninstaller) capacity(ctx context.Context, api client.Client) error {
 	}
 	for i := range nodes.Items {
 		node := &nodes.Items[i]
+		labels := map[string]any{}
+		for _, key := range []string{v1alpha1.LabelGPUModel, v1alpha1.LabelGPUCount, v1alpha1.LabelGPUMemMiB} {
+			if _, has := node.Labels[key]; has {
+				labels[key] = nil
+			}
+		}
+		if u.yes && len(labels) > 0 {
+			patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+			if err != nil {
+				return err
+			}
+			if err := api.Patch(ctx, node.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("node %s: %w", node.Name, err)
+			}
+		}
 		ours := v1alpha1.Ours(node.Status.Capacity)
 		if len(ours) == 0 {
 			continue

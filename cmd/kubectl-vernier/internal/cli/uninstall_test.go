@@ -60,7 +60,7 @@ func installed() (all []client.Object) {
 		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: meta("vernier-webhook")}, &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: meta("vernier-webhook")},
 		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: meta("vernier")}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta("vernier")},
 		&corev1.Namespace{ObjectMeta: meta(v1alpha1.SystemNamespace)}, waits,
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}, Status: corev1.NodeStatus{Capacity: corev1.ResourceList{"cpu": one, v1alpha1.ResourceCore: one, v1alpha1.ClassResource("gold"): one}}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"zone": "a", v1alpha1.LabelGPUCount: "2"}}, Status: corev1.NodeStatus{Capacity: corev1.ResourceList{"cpu": one, v1alpha1.ResourceCore: one, v1alpha1.ClassResource("gold"): one}}},
 		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "others"}}, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "others"}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}},
 	}
@@ -92,7 +92,7 @@ func present(t *testing.T, c client.Client) (all []string) {
 		case *corev1.Pod:
 			text += fmt.Sprint(" ", o.Spec.SchedulingGates)
 		case *corev1.Node:
-			text += fmt.Sprint(" ", len(o.Status.Capacity))
+			text += fmt.Sprint(" ", len(o.Status.Capacity), o.Labels)
 		}
 		all = append(all, text)
 	}
@@ -102,7 +102,7 @@ func present(t *testing.T, c client.Client) (all []string) {
 // Without --yes nothing changes. With it nothing of Vernier is left, and all of others, wherever it was killed
 // and run again; admission goes before the gates, and these before the parts that run.
 func TestUninstall(t *testing.T) {
-	left := []string{"Pod/waits [{example.com/other}]", "Node/gpu-1 1", "ValidatingAdmissionPolicy/others", "ClusterRole/others", "Namespace/team-a"}
+	left := []string{"Pod/waits [{example.com/other}]", "Node/gpu-1 1 map[zone:a]", "ValidatingAdmissionPolicy/others", "ClusterRole/others", "Namespace/team-a"}
 	died := errors.New("killed")
 	for kill := -1; ; kill++ {
 		writes := 0
