@@ -87,10 +87,10 @@ func (n *nodeInTest) runs(pod types.UID) bool {
 // watch delivers the ledger as it is now to the agent.
 func (n *nodeInTest) watch() { n.seen = n.world.ledger(n.name) }
 
-// runningOf is a slice that can be compared.
+// runningOf is a slice that can be compared, without what changes nothing of what runs.
 func runningOf(uuid string, s v1alpha1.Slice) runningSlice {
 	asked := s.Of()
-	s.Asked = nil
+	s.Asked, s.Since, s.Leaving = nil, nil, false
 	return runningSlice{uuid, s, asked}
 }
 
@@ -100,7 +100,6 @@ func slicesOf(ledger *v1alpha1.SliceLedger, c container) []runningSlice {
 	for _, d := range ledger.Spec.Devices {
 		for _, s := range d.Slices {
 			if s.Pod == c.pod && s.Ctr == c.name {
-				s.Since, s.Leaving = nil, false // no node reads the one, and what runs is the same
 				held = append(held, runningOf(d.UUID, s))
 			}
 		}
