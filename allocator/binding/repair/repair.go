@@ -60,9 +60,9 @@ type Reconciler struct {
 //   - it sets the condition of pods on failed devices;
 //   - it takes the next step of the resizes that pods ask for;
 //   - it writes how much idle slices may have, and until when, and what is over-committed;
-//   - it labels the node with its GPUs;
 //   - it sets the conditions of pods on failed devices, and of idle ones;
 //   - it evicts pods whose idle slices are gone or starve;
+//   - it labels the node with its GPUs;
 //   - it has gated pods with slices looked at.
 //
 // A slice of a pod that is not known is left alone. The watch may be
@@ -102,9 +102,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, node string) error {
 		func() error { return r.resize(ctx, node) },
 		func() error { return r.setTide(ctx, node) },
 		func() error { return r.setOvercommit(ctx, node) },
-		func() error { return r.setLabels(ctx, node) },
 		func() error { return r.setIdle(ctx, node, known) },
 		func() error { return r.evictStarved(ctx, node, known) },
+		func() error { return r.setLabels(ctx, node) }, // last: nothing depends on it
 	} {
 		if err := do(); refusal.Is(err) {
 			refused = errors.Join(refused, err)
