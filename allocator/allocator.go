@@ -5,6 +5,7 @@ package allocator
 import (
 	"cmp"
 	"context"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -16,6 +17,7 @@ import (
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/binding/bindwatch"
 	"vernier.dev/vernier/allocator/binding/repair"
+	"vernier.dev/vernier/allocator/kueue"
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/queue/eventhandlers"
@@ -31,6 +33,7 @@ import (
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/allocator/state/tides"
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -42,6 +45,10 @@ type Config struct {
 	Events  record.EventRecorder
 	Clock   clock.WithTicker
 	Log     logr.Logger
+	// PodTemplates reads those of Kueue's Workloads; nil where the check is of no use. Enabled reports
+	// whether admission reads the pods of a namespace.
+	PodTemplates kueue.Read
+	Enabled      func(namespace string) bool
 	// Classes are the GPUClasses that there are; nil is none.
 	Classes *classes.Set
 	// Tides are those that there are; nil is none.
@@ -88,8 +95,12 @@ type Allocator struct {
 	reservations *reservation.Reservations
 	scheduler    *scheduling.Scheduler
 	preemption   *preemption.Preemption
+	workloads    *kueue.Workloads
 	bindwatch    *bindwatch.Watch
 	repair       *repair.Reconciler
+
+	// rooms is the queue's at the last step.
+	rooms int
 }
 
 // New is an allocator that knows nothing yet.
@@ -110,6 +121,10 @@ func New(c Config) *Allocator {
 		Cache: a.cache, Groups: a.groups, Classes: c.Classes, Queue: a.queue, Filters: c.Filters, Binder: a.binder,
 		PostFilter: a.preemption, Reservations: a.reservations, Clock: c.Clock, Log: c.Log,
 	}
+	a.workloads = kueue.New(kueue.Config{
+		Client: c.Client, Cache: a.cache, Queue: a.queue, Scheduler: a.scheduler, Reservations: a.reservations,
+		Read: c.PodTemplates, Enabled: c.Enabled, Classes: c.Classes, Clock: c.Clock, Log: c.Log,
+	})
 	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption.Failed, c.Filters.UnboundClaims, c.Clock)
 	a.repair = &repair.Reconciler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Tides: c.Tides, Overcommit: c.Overcommit, NodeLabels: c.NodeLabels, IdleAfter: c.IdleAfter, Clock: c.Clock, Log: c.Log}
 	a.reservations.OnEnd(a.preemption.Ended)
@@ -127,22 +142,29 @@ func (a *Allocator) Lead(ctx context.Context) error {
 	work := queue.NewWork(a.clock)
 	stop := context.AfterFunc(ctx, work.ShutDown)
 	defer stop()
-	a.begin(work)
+	a.begin(ctx, work)
+	var writing sync.WaitGroup
+	writing.Go(func() { a.workloads.Write(ctx) })
 	for a.step(ctx) {
 	}
 	a.end()
+	writing.Wait()
 	return nil
 }
 
 func (a *Allocator) end() {
+	a.workloads.Close()
 	a.scheduler.End()
 	a.reservations.Clear()
 	a.queue.Close()
 }
 
-func (a *Allocator) begin(work queue.Work) {
+func (a *Allocator) begin(ctx context.Context, work queue.Work) {
 	a.scheduler.Lead()
+	a.workloads.Open()
+	a.workloads.Rebuild(ctx)
 	a.queue.Open(work)
+	a.workloads.AddDue()
 }
 
 // step looks at what is due, up to a round of it; false when the queue has ended.
@@ -155,6 +177,10 @@ func (a *Allocator) step(ctx context.Context) bool {
 	}
 	items, ok := a.queue.Pop(most)
 	a.reservations.Review()
+	if rooms := a.queue.Rooms(); rooms != a.rooms {
+		a.rooms = rooms
+		a.workloads.AddDue()
+	}
 	// Of the room that has come pods that wait are to have their part in the same round as pods
 	// that have just arrived.
 	moved, roomier := false, false
@@ -214,7 +240,9 @@ func (a *Allocator) look(ctx context.Context, items []queue.Item) []error {
 			continue
 		}
 		var waiter *scheduling.Waiter
-		if items[i].Pod.Name != "" {
+		if items[i].Gang.API == podrequest.Workload {
+			errs[i] = a.workloads.Decide(ctx, items[i].Gang)
+		} else if items[i].Pod.Name != "" {
 			pending[i], waiter, errs[i] = a.reconcilePod(ctx, r, items[i].Pod)
 		} else {
 			finish()

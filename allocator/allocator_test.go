@@ -125,7 +125,7 @@ func TestLostGrantsComeBack(t *testing.T) {
 	s.queue.due = []queue.Item{{Pod: types.NamespacedName{Namespace: "ns", Name: "q"}}}
 	s.step()
 	s.expect("q", "Invariant 1: granted what runs already")
-	s.allocator.begin(s.queue)
+	s.allocator.begin(s.t.Context(), s.queue)
 	s.work()
 	if after := spec(); after != before {
 		t.Errorf("before %s\nafter  %s", before, after)

@@ -54,7 +54,7 @@ func BenchmarkDecide(b *testing.B) {
 		}
 		b.Run(name, func(b *testing.B) {
 			a := benchAllocator(b, nil)
-			a.begin(&queueInTest{})
+			a.begin(b.Context(), &queueInTest{})
 			for i := range of.reserved {
 				a.reservations.Put(&reservation.Reservation{Kind: reservation.Head, Owner: queue.Item{Pod: types.NamespacedName{Name: fmt.Sprint("owner", i)}},
 					Plans: []placement.Plan{{Node: fmt.Sprint("n", i), Grants: []placement.Grant{{Container: "c", UUID: fmt.Sprintf("GPU-n%d-0", i), Core: v1alpha1.WholeGPU, Mem: objects.DeviceMiB, Mode: v1alpha1.ModeLimiter}}}}})
@@ -131,7 +131,7 @@ func BenchmarkRefused(b *testing.B) {
 	for _, lack := range []string{"devices", "cpu"} {
 		b.Run(lack, func(b *testing.B) {
 			a := benchAllocator(b, nil)
-			a.begin(&queueInTest{})
+			a.begin(b.Context(), &queueInTest{})
 			for i := range 5_000 {
 				node := objects.Node(fmt.Sprint("n", i))
 				node.Status.Allocatable[v1alpha1.ResourceCore] = resource.MustParse("100000")

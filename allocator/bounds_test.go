@@ -49,7 +49,7 @@ func TestBounds(t *testing.T) {
 		{"refusedDelay", queue.RefusedDelay, 20 * time.Millisecond, 500 * time.Millisecond, "changes come in crowds; a pod that fits now does not wait for a second"},
 		{"hearingPatience", notify.SyncPatience, takeOver, 20 * time.Second, "a list of events takes seconds; a pod that waits is told why"},
 		{"hearingAgain", notify.SyncAgain, 200 * time.Millisecond, notify.SyncPatience / 5, "a few looks while nothing is known"},
-		{"groupsPatience", groupsPatience, time.Second, 10 * time.Second, "a list of PodGroups takes so long; a replica is ready without"},
+		{"servedPatience", servedPatience, time.Second, 10 * time.Second, "a list of PodGroups takes so long; a replica is ready without"},
 		{"verdictsAge", verdictsAge, 2 * time.Second, 10 * time.Second, "one list for all readers; the page is asked for every few seconds"},
 		{"retryPeriod", retryPeriod, 200 * time.Millisecond, renewDeadline / 4, "the Lease is no load; an attempt or two may fail"},
 		{"renewDeadline", renewDeadline, leaseDuration / 2, leaseDuration - retryPeriod, "a leader steps down before another may lead"},

@@ -256,7 +256,7 @@ func (s *server) run() *process {
 		defer end()
 		mgr, err := NewManager(cfg, "0", "0")
 		if err == nil {
-			err = setup(ctx, mgr, Options{Page: "0"}, s.clock, s.agents)
+			err = setup(ctx, mgr, Options{Page: "0"}, templates, s.clock, s.agents)
 		}
 		if err == nil {
 			err = mgr.Start(ctx)

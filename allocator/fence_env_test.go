@@ -153,7 +153,7 @@ func (s *server) runLeaders(n int) {
 		cfg.QPS = -1
 		mgr, err := manager.New(cfg, manager.Options{Scheme: objects.Scheme(s.t), LeaderElection: false})
 		s.must(err)
-		s.must(setup(ctx, mgr, Options{Page: "0"}, s.clock, s.agents))
+		s.must(setup(ctx, mgr, Options{Page: "0"}, templates, s.clock, s.agents))
 		ended := make(chan error, 1)
 		go func() { ended <- mgr.Start(ctx) }()
 		s.t.Cleanup(func() { stop(); <-ended })

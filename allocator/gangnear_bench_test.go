@@ -28,7 +28,7 @@ func BenchmarkGangWaits(b *testing.B) {
 		for _, kind := range []string{"anywhere", "near", "near unlike"} {
 			b.Run(fmt.Sprintf("full=%v/%s", full, kind), func(b *testing.B) {
 				a := benchAllocator(b, nil)
-				a.begin(&queueInTest{clock: a.clock, later: map[queue.Item]time.Time{}})
+				a.begin(b.Context(), &queueInTest{clock: a.clock, later: map[queue.Item]time.Time{}})
 				for i := range nodes {
 					node := objects.Node(fmt.Sprint("n", i))
 					node.Labels[corev1.LabelTopologyZone] = fmt.Sprint("z", i%zones)

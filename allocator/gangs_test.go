@@ -3,6 +3,7 @@
 package allocator
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"strings"
@@ -33,7 +34,7 @@ func newCrowd(t *testing.T) *crowd {
 	c := &crowd{benchAllocator(t, api), t, api, workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[queue.Item]())}
 	c.binder.Requests = 1 // the API server answers one at a time
 	t.Cleanup(c.q.ShutDown)
-	c.begin(c.q)
+	c.begin(context.Background(), c.q)
 	c.SetNode(nil, objects.Node("n0"))
 	l := objects.ReadyLedger("n0")
 	l.ResourceVersion = api.next()

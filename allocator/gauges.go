@@ -128,7 +128,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 
 // collectReservations sends how many there are, and how the oldest head of a line fares.
 func (g gauges) collectReservations(to chan<- prometheus.Metric) {
-	kinds := map[reservation.Kind]int{reservation.Preemption: 0, reservation.Head: 0, reservation.Defragment: 0, reservation.Move: 0}
+	kinds := map[reservation.Kind]int{reservation.Preemption: 0, reservation.Head: 0, reservation.Defragment: 0, reservation.Move: 0, reservation.Workload: 0}
 	wait, estimate := 0., 0.
 	for _, r := range g.reservations.All() {
 		if kinds[r.Kind]++; r.Kind == reservation.Head && kinds[r.Kind] == 1 {

@@ -73,7 +73,7 @@ func BenchmarkLedgerWrites(b *testing.B) {
 			l.Status.Released = []types.UID{l.Spec.Devices[0].Slices[0].Pod}
 			a.SetLedger(l.DeepCopy())
 		}
-		a.begin(q)
+		a.begin(b.Context(), q)
 		begun = time.Now()
 		for q.Len() > 0 {
 			a.step(b.Context())

@@ -79,7 +79,7 @@ func BenchmarkPlace(b *testing.B) {
 	leader.binder.Requests = 1 // the API server answers one at a time
 	q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[queue.Item]())
 	defer q.ShutDown()
-	leader.begin(q)
+	leader.begin(b.Context(), q)
 	for i := range nodes {
 		node := objects.Node(fmt.Sprint("n", i))
 		for _, r := range []corev1.ResourceName{corev1.ResourcePods, v1alpha1.ResourceCore, v1alpha1.ResourceMemMiB, v1alpha1.ResourceMemPercent} {

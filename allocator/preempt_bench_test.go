@@ -30,7 +30,7 @@ func BenchmarkPreempt(b *testing.B) {
 	for _, kind := range []string{"would", "in vain", "nobody below", "asked before", "crowd"} {
 		b.Run(kind, func(b *testing.B) {
 			a := benchAllocator(b, nil)
-			a.begin(&queueInTest{clock: a.clock, later: map[queue.Item]time.Time{}})
+			a.begin(b.Context(), &queueInTest{clock: a.clock, later: map[queue.Item]time.Time{}})
 			version := 1
 			set := func(p *corev1.Pod) {
 				version++
@@ -119,7 +119,7 @@ func (evicted) Patch(context.Context, client.Object, client.Patch, ...client.Sub
 func BenchmarkVictims(b *testing.B) {
 	const nodes, devices, pods = 5_000, 8, 31
 	a := benchAllocator(b, evicting{})
-	a.begin(&queueInTest{clock: a.clock, later: map[queue.Item]time.Time{}})
+	a.begin(b.Context(), &queueInTest{clock: a.clock, later: map[queue.Item]time.Time{}})
 	version := 1
 	set := func(p *corev1.Pod) {
 		version++

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -69,6 +70,8 @@ type replicaInTest struct {
 	// refuseFor, if set, answers a write of an object, by what it is: update, patch, delete, evict,
 	// or the name of a subresource.
 	refuseFor func(what string, obj client.Object) error
+	// patchOther, if set, is the answer to a patch of an object that is not of Kubernetes or ours.
+	patchOther func(*unstructured.Unstructured, client.Patch) error
 	// refuseEvents, if set, answers events.
 	refuseEvents func(context.Context) error
 }
@@ -146,6 +149,9 @@ func (r *replicaInTest) restart() {
 				})
 			},
 			SubResourcePatch: func(ctx context.Context, c client.Client, kind string, obj client.Object, p client.Patch, o ...client.SubResourcePatchOption) error {
+				if u, other := obj.(*unstructured.Unstructured); other {
+					return r.patchOther(u, p)
+				}
 				return r.write(kind, obj, func() error { return c.SubResource(kind).Patch(ctx, obj, p, o...) })
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
@@ -167,13 +173,14 @@ func (r *replicaInTest) restart() {
 			},
 		}),
 		Filters: filters, Events: cmp.Or(r.world.events, &record.FakeRecorder{}), Clock: r.time, Log: log, Groups: cmp.Or(r.world.sizes, &podgroup.Sizes{}), Classes: r.world.classes, Requests: 1,
+		PodTemplates: templates(r.world.classes), Enabled: func(string) bool { return true },
 		Overcommit: func(string) (v1alpha1.Percent, bool) { return 150, r.world.idle },
 		Preemption: r.world.preemption, ReserveAfter: r.world.reserveAfter, Defragment: r.world.defragment, PriorityClasses: r.world.priorityClasses,
 	})
 	r.queue = &queueInTest{clock: r.world.clock, later: map[queue.Item]time.Time{}}
 	r.watch, r.dead, r.busy, r.sent = nil, false, false, map[podrequest.Group]int{}
 	r.list()
-	r.allocator.begin(r.queue)
+	r.allocator.begin(context.Background(), r.queue)
 }
 
 // list takes in everything there is, as a new watch does.

@@ -15,7 +15,7 @@ import (
 
 // rooms are the rooms of the allocator, from the top floor down, each a folder with the packages
 // beneath it. A package may import others of its room, and those of the rooms below.
-var rooms = []string{"allocator", "preemption", "scheduling", "binding", "queue", "state", "placement"}
+var rooms = []string{"allocator", "kueue", "preemption", "scheduling", "binding", "queue", "state", "placement"}
 
 // floor is on which a package stands; page and what else has no room of its own is the allocator's.
 func floor(folder string) int {

@@ -24,11 +24,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"vernier.dev/vernier/allocator/advice"
+	"vernier.dev/vernier/allocator/kueue"
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/state/agents"
 	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/allocator/state/served"
 	"vernier.dev/vernier/allocator/state/tides"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/servertime"
@@ -39,19 +41,20 @@ import (
 // busy API server faster; it has its own fairness for the rest.
 const requests = 16
 
-// groupsPatience is how long a replica waits for PodGroups before it is ready all the
-// same: only the pods that name one need them.
-const groupsPatience = 5 * time.Second
+// servedPatience is how long a replica waits for PodGroups, and for Kueue's Workloads, before it is
+// ready all the same: only the pods that name one need them.
+const servedPatience = 5 * time.Second
 
 // Setup puts an allocator on the manager: caches that are always warm,
-// the worker, which runs while it leads, and the page. The ctx bounds them.
-func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
-	return setup(ctx, mgr, o, clock.RealClock{}, &agents.Agents{})
+// the worker, which runs while it leads, and the page. The ctx bounds them. PodTemplates makes what reads
+// pods as admission does, by the GPUClasses that there are.
+func Setup(ctx context.Context, mgr manager.Manager, o Options, podTemplates func(known *classes.Set) kueue.Read) error {
+	return setup(ctx, mgr, o, podTemplates, clock.RealClock{}, &agents.Agents{})
 }
 
 // setup is Setup with the clock of all but the lease, and without the agents' pods where
 // there are none.
-func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.WithTicker, pods *agents.Agents) error {
+func setup(ctx context.Context, mgr manager.Manager, o Options, podTemplates func(known *classes.Set) kueue.Read, clock clock.WithTicker, pods *agents.Agents) error {
 	// Every change of every pod comes by these watches: protobuf is less work than JSON,
 	// here and in the API server.
 	compact := rest.CopyConfig(mgr.GetConfig())
@@ -73,14 +76,14 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 	if err != nil {
 		return err
 	}
-	groups, err := dynamic.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	objects, err := dynamic.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
 		return err
 	}
 	events := record.NewBroadcaster()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
 	context.AfterFunc(ctx, events.Shutdown)
-	sizes, known, nodes := &podgroup.Sizes{}, &classes.Set{}, factory.Core().V1().Nodes().Lister()
+	sizes, known, nodes, namespaces := &podgroup.Sizes{}, &classes.Set{}, factory.Core().V1().Nodes().Lister(), factory.Core().V1().Namespaces().Lister()
 	labelsOf := func(name string) (map[string]string, bool) {
 		node, err := nodes.Get(name)
 		if err != nil {
@@ -104,8 +107,13 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 				has, known := labelsOf(node)
 				return o.OvercommitCore.of(has), known
 			},
-			Agents:   pods,
-			Requests: requests,
+			Enabled: func(name string) bool {
+				namespace, err := namespaces.Get(name)
+				return err == nil && namespace.Labels[v1alpha1.LabelInject] == v1alpha1.LabelInjectEnabled
+			},
+			PodTemplates: podTemplates(known),
+			Agents:       pods,
+			Requests:     requests,
 
 			Preemption:      o.Preemption,
 			PriorityClasses: o.PriorityClasses,
@@ -129,9 +137,9 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 	if err := register(ctx, r.allocator.Collector()); err != nil {
 		return err
 	}
-	r.groups = &podgroup.Watcher{
-		Discovery: kube.Discovery().RESTClient(), Dynamic: groups, Clock: clock, Log: mgr.GetLogger().WithName("groups"),
-		Sizes: sizes, Changed: r.allocator.GroupChanged, AllChanged: r.allocator.GroupsChanged,
+	r.watcher = &served.Watcher{
+		Discovery: kube.Discovery().RESTClient(), Dynamic: objects, Clock: clock, Log: mgr.GetLogger().WithName("served"),
+		Resources: append(sizes.Resources(r.allocator.GroupChanged, r.allocator.GroupsChanged), r.allocator.workloads.Resources()...),
 	}
 	if o.Page != "0" {
 		if err := servePage(mgr, kube, factory.Core().V1(), pods, o.Page); err != nil {
@@ -147,7 +155,7 @@ type replica struct {
 	classes   *classes.Set
 	tides     *tides.Set
 	factory   informers.SharedInformerFactory
-	groups    *podgroup.Watcher
+	watcher   *served.Watcher
 	manager   manager.Manager
 	api       rest.Interface
 	advice    *advice.Keeper
@@ -184,7 +192,7 @@ func (s standby) Start(ctx context.Context) error {
 	s.factory.Start(ctx.Done())
 	defer s.factory.Shutdown()
 	var watching sync.WaitGroup
-	watching.Go(func() { s.groups.Run(ctx) })
+	watching.Go(func() { s.watcher.Run(ctx) })
 	defer watching.Wait()
 	for kind, synced := range s.factory.WaitForCacheSync(ctx.Done()) {
 		if !synced {
@@ -194,7 +202,8 @@ func (s standby) Start(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), fromLedgers.HasSynced, fromPods.HasSynced, fromNodes.HasSynced, s.classes.HasSynced, tidesSynced, a.Filters.HasSynced) {
 		return ctx.Err()
 	}
-	s.sizes.Await(ctx, groupsPatience)
+	s.sizes.Await(ctx, servedPatience)
+	a.workloads.Await(ctx, servedPatience)
 	close(s.warm)
 	<-ctx.Done()
 	return nil

@@ -19,6 +19,7 @@ import (
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 	"vernier.dev/vernier/webhook"
+	"vernier.dev/vernier/webhook/podtemplate"
 )
 
 // units asks for units of a class.
@@ -130,7 +131,7 @@ func TestComputeShares(t *testing.T) {
 	expect(t, c.Create(t.Context(), ns), "")
 	at := address(t)
 	install(t, cfg, at)
-	start(t, cfg, at, webhook.Options{ComputeShares: "enabled=20,strict=required"})
+	start(t, cfg, at, webhook.Options{Settings: podtemplate.Settings{ComputeShares: "enabled=20,strict=required"}})
 	await(t, "a pod is admitted", func() bool { return c.Create(t.Context(), asking(enabled), client.DryRunAll) == nil })
 
 	memory := func(namespace string) *corev1.Pod {

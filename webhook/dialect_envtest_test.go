@@ -26,6 +26,7 @@ import (
 	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook"
 	"vernier.dev/vernier/webhook/dialect"
+	"vernier.dev/vernier/webhook/podtemplate"
 )
 
 // With dialects switched on in the chart, the API server sends the webhook the
@@ -39,7 +40,7 @@ func TestDialects(t *testing.T) {
 
 	t.Run("down", func(t *testing.T) { testDialectsDown(t, c) })
 
-	start(t, cfg, at, webhook.Options{Dialects: dialect.Settings{Dialects: "all", NVIDIAReplicas: 4}})
+	start(t, cfg, at, webhook.Options{Settings: podtemplate.Settings{Dialects: dialect.Settings{Dialects: "all", NVIDIAReplicas: 4}}})
 	await(t, "a pod is admitted", func() bool { return c.Create(t.Context(), foreign("nvidia.com/gpu", "1"), client.DryRunAll) == nil })
 	t.Run("created", func(t *testing.T) { testDialectsCreated(t, c) })
 	t.Run("refused and warned", func(t *testing.T) { testDialectsRefused(t, cfg) })
@@ -54,7 +55,7 @@ func TestHalfEnabledDialect(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/webhook.yaml", "admission/webhook-policy.yaml"}})
 	at := address(t)
 	install(t, cfg, at)
-	start(t, cfg, at, webhook.Options{Dialects: dialect.Settings{Dialects: "gpu-manager"}})
+	start(t, cfg, at, webhook.Options{Settings: podtemplate.Settings{Dialects: dialect.Settings{Dialects: "gpu-manager"}}})
 	await(t, "the metric counts the names that are not sent", func() bool {
 		families := must.Get(metrics.Registry.Gather())(t)
 		for _, f := range families {

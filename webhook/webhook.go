@@ -31,10 +31,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/certs"
 	"vernier.dev/vernier/webhook/conditions"
-	"vernier.dev/vernier/webhook/demand"
-	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
-	"vernier.dev/vernier/webhook/guard"
 	"vernier.dev/vernier/webhook/handler"
 	"vernier.dev/vernier/webhook/intake"
 	"vernier.dev/vernier/webhook/podtemplate"
@@ -51,16 +48,7 @@ type Options struct {
 	CertDir string
 	// MetricsAddress and HealthAddress are host:port, or "0" for none.
 	MetricsAddress, HealthAddress string
-	// Dialects of other systems that pods may be written in.
-	Dialects dialect.Settings
-	// Minimum of a share.
-	Minimum demand.Minimum
-	// ComputeShares are what namespaces give to containers that ask for memory only, as
-	// demand.ParseComputeShares reads them.
-	ComputeShares string
-	// AllowedHostPaths are the only folders of a node that pods with shares may mount,
-	// separated by commas. Empty is all folders that do not open the node.
-	AllowedHostPaths string
+	podtemplate.Settings
 	// Clock for certificates; nil is the real one.
 	Clock clock.Clock
 }
@@ -71,7 +59,7 @@ func New(cfg *rest.Config, o Options) (manager.Manager, error) {
 	if err := errors.Join(kubernetes.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	rules, err := o.rules()
+	rules, err := o.Rules()
 	if err != nil {
 		return nil, err
 	}
@@ -101,21 +89,6 @@ func New(cfg *rest.Config, o Options) (manager.Manager, error) {
 		return nil, err
 	}
 	return mgr, errors.Join(assemble(mgr, rules, keeper), mgr.Add(&conditions.Watcher{Client: direct, Dialects: rules.Dialects}))
-}
-
-// rules are what the options say of pods.
-func (o *Options) rules() (rules podtemplate.Rules, err error) {
-	if rules.Dialects, err = o.Dialects.Set(); err != nil {
-		return rules, err
-	}
-	if rules.AllowedHostPaths, err = guard.AllowedHostPaths(o.AllowedHostPaths); err != nil {
-		return rules, fmt.Errorf("--allowed-host-paths: %w", err)
-	}
-	if rules.ComputeShares, err = demand.ParseComputeShares(o.ComputeShares, o.Minimum); err != nil {
-		return rules, fmt.Errorf("--compute-shares: %w", err)
-	}
-	rules.Minimum = o.Minimum
-	return rules, o.Minimum.Validate()
 }
 
 // assemble adds everything to the manager; keeper is nil where the certificates

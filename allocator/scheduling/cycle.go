@@ -308,7 +308,7 @@ func (f *nodeFilter) begin(ctx context.Context) error {
 // postFilter asks the PostFilter for a node, for a pod that is placed alone and for which there
 // are devices. later reports that it is not to be asked now.
 func (t *cycle) postFilter(ctx context.Context, pod Request, wants *ranking.Ask, f *nodeFilter) (found, later bool, err error) {
-	if len(t.set) > 1 || t.PostFilter == nil || f.refused == 0 && t.ranking.Short(wants) {
+	if len(t.set) > 1 || t.PostFilter == nil || t.asker.Item.Gang.API == podrequest.Workload || f.refused == 0 && t.ranking.Short(wants) {
 		return false, false, nil
 	}
 	best, later, err := t.PostFilter.PostFilter(ctx, pod, t.rooms, func() (*feasible.Cycle, error) { err := f.begin(ctx); return f.cycle, err })

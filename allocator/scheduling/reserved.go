@@ -47,7 +47,7 @@ func (s *Scheduler) look(asker reservation.Asker) {
 		s.seen.rooms = map[string]hidden{}
 	}
 	for _, r := range s.seen.against {
-		s.seen.key += fmt.Sprintf("%v %v\x00", r.Owner, r.Made.UnixNano())
+		s.seen.key += fmt.Sprintf("%v %v %d\x00", r.Owner, r.Made.UnixNano(), len(r.Plans))
 		if !slices.Contains(before.against, r) {
 			names = append(names, r.Nodes()...)
 		}

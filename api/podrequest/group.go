@@ -17,6 +17,9 @@ const (
 	Native       GroupAPI = "scheduling.k8s.io"
 	Coscheduling GroupAPI = "scheduling.x-k8s.io"
 	Kueue        GroupAPI = "kueue.x-k8s.io"
+	// Workload is a Workload of Kueue's that waits for its admission check, before it has pods. No pod
+	// belongs to one.
+	Workload GroupAPI = "workload.kueue.x-k8s.io"
 )
 
 // Labels and annotations of those APIs on pods.
@@ -33,6 +36,8 @@ const (
 	// comes. Kueue writes it on the pods of StatefulSets, which are created one
 	// after the other.
 	AnnotationKueueFast = "kueue.x-k8s.io/pod-group-fast-admission"
+	// AnnotationKueueRole is the name of the pod's podSet in its group's Workload.
+	AnnotationKueueRole = "kueue.x-k8s.io/role-hash"
 )
 
 // Group names a group. The zero value names none.
@@ -72,10 +77,16 @@ func CountedElsewhere(labels map[string]string) bool {
 // KueueTotal is how many pods a pod says that its group of Kueue's has.
 func KueueTotal(pod *corev1.Pod) string { return pod.Annotations[AnnotationKueueTotal] }
 
+// KueueRole is the name of the pod's podSet in the Workload of its group; empty where it is alone.
+func KueueRole(pod *corev1.Pod) string { return pod.Annotations[AnnotationKueueRole] }
+
 // String names the group for people.
 func (n Group) String() string {
-	if n.API == Kueue {
+	switch n.API {
+	case Kueue:
 		return fmt.Sprintf("Kueue's pod group %s/%s", n.Namespace, n.Name)
+	case Workload:
+		return fmt.Sprintf("Kueue's Workload %s/%s", n.Namespace, n.Name)
 	}
 	return fmt.Sprintf("PodGroup %s/%s", n.Namespace, n.Name)
 }

@@ -22,6 +22,7 @@ var writers = map[string]string{
 	"webhook/guard":                    "adds the node agent to the list of NRI plugins",
 	"webhook/podtemplate":              "writes down what was read",
 	"allocator/binding":                "writes the placement",
+	"allocator/kueue":                  "has Kueue write the Workload on its pods",
 	"allocator/state/podstate":         "keeps what is read when it trims a pod",
 	"cmd/kubectl-vernier/internal/cli": "writes the annotation of a resize",
 	"nri-plugin/capacity":              "writes the node's resources",
@@ -31,7 +32,7 @@ var (
 	// keys are the constants and functions of v1alpha1 and of this package that are keys, parsers
 	// those functions that read their values.
 	keys    = regexp.MustCompile(`^(Annotation|Resource|ClassResource|LabelKueue|LabelCoscheduling)`)
-	parsers = regexp.MustCompile(`^Parse(Shares|Placement|Mode|Policy|Burst|QoS|SameGPU|Topology|RDMA|Resize|Advice)$`)
+	parsers = regexp.MustCompile(`^Parse(Shares|Placement|Mode|Policy|Burst|QoS|SameGPU|Topology|RDMA|Resize|Advice|ReservedFor)$`)
 )
 
 // No other package reads an annotation or a resource of ours.

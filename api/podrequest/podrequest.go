@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -112,6 +113,12 @@ func TopologyOf(pod *corev1.Pod) v1alpha1.TopologyRequest {
 func StartOf(pod *corev1.Pod) v1alpha1.Resize {
 	start, _ := v1alpha1.ParseResize(pod.Annotations[v1alpha1.AnnotationStart])
 	return start
+}
+
+// ReservedFor is the Workload of Kueue's whose reserved room the pod takes; empty for none.
+func ReservedFor(pod *corev1.Pod) types.UID {
+	uid, _ := v1alpha1.ParseReservedFor(pod.Annotations[v1alpha1.AnnotationReservedFor])
+	return uid
 }
 
 // Burstable reports whether the pod's quotas may be over-committed.
@@ -215,6 +222,24 @@ func unitsIn(list corev1.ResourceList) (class string, units int64) {
 		}
 	}
 	return class, units
+}
+
+// DefaultRequests has the containers of a pod that was not created request what they are limited to, as
+// the API server does: the scheduler's filters read requests only.
+func DefaultRequests(pod *corev1.Pod) {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			r := &list[i].Resources
+			for name, amount := range r.Limits {
+				if _, requested := r.Requests[name]; !requested {
+					if r.Requests == nil {
+						r.Requests = corev1.ResourceList{}
+					}
+					r.Requests[name] = amount
+				}
+			}
+		}
+	}
 }
 
 // EquivalenceClass is a text that is the same for pods that fit on the same devices.

@@ -5,13 +5,15 @@ package podrequest
 import (
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"vernier.dev/vernier/api/classes"
 	api "vernier.dev/vernier/api/v1alpha1"
 )
 
 // userKeys are what a user may set.
 var userKeys = []string{api.AnnotationMode, api.AnnotationPolicy, api.AnnotationTopology,
-	api.AnnotationRDMA, api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID, api.AnnotationSameGPU, api.AnnotationStart, api.AnnotationAdvice}
+	api.AnnotationRDMA, api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID, api.AnnotationSameGPU, api.AnnotationStart, api.AnnotationAdvice, api.AnnotationReservedFor}
 
 // Wishes are what a user's annotations say. A field that cannot be read is zero, and Err says why.
 type Wishes struct {
@@ -32,6 +34,8 @@ type Wishes struct {
 	Start api.Resize
 	// Advice is what becomes of advice; empty where the namespace says it.
 	Advice api.AdviceUse
+	// ReservedFor is the Workload of Kueue's whose reserved room the pod takes; empty for none.
+	ReservedFor types.UID
 	// errs are those of annotations that cannot be read, by key.
 	errs map[string]error
 }
@@ -49,6 +53,7 @@ func WishesOf(annotations map[string]string) (w Wishes) {
 	parse(&w, annotations, api.AnnotationSameGPU, api.ParseSameGPU, &w.SameGPU)
 	parse(&w, annotations, api.AnnotationStart, api.ParseResize, &w.Start)
 	parse(&w, annotations, api.AnnotationAdvice, api.ParseAdvice, &w.Advice)
+	parse(&w, annotations, api.AnnotationReservedFor, api.ParseReservedFor, &w.ReservedFor)
 	return w
 }
 

@@ -4,10 +4,13 @@ package v1alpha1
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Mode is how a share is enforced.
@@ -109,6 +112,16 @@ const (
 	// AdviceInitial starts new pods with the advised amounts too.
 	AdviceInitial AdviceUse = "initial"
 )
+
+// ParseReservedFor reads the value of AnnotationReservedFor, as the UID of a Workload; empty for none.
+func ParseReservedFor(s string) (types.UID, error) {
+	if len(s) > 64 || strings.ContainsFunc(s, func(c rune) bool {
+		return c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
+	}) {
+		return "", errors.New("is not the UID of a Workload of Kueue's, as in its metadata.uid: remove it, Kueue writes it")
+	}
+	return types.UID(s), nil
+}
 
 // ParseAdvice reads the value of AnnotationAdvice. Empty stays empty: of a pod it is what its namespace
 // says, of a namespace show.

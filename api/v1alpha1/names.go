@@ -117,6 +117,9 @@ const (
 	// AnnotationResize are the amounts that containers of a running pod are to have, as a document
 	// (Resize). It is the one that may change. When absent, as they are.
 	AnnotationResize = Prefix + "resize"
+	// AnnotationReservedFor is the UID of Kueue's Workload, in the pod's namespace, whose reserved room
+	// the pod takes. Kueue writes it. When absent, none.
+	AnnotationReservedFor = Prefix + "reserved-for"
 )
 
 // Annotations that only the system writes.
@@ -164,6 +167,9 @@ const PodConditionGPUIdle corev1.PodConditionType = Prefix + "GPUIdle"
 
 // Gate is the scheduling gate that holds a pod until it is placed.
 const Gate = Prefix + "placement"
+
+// AdmissionCheckController is the controllerName of an AdmissionCheck of Kueue's that the allocator answers.
+const AdmissionCheckController = Prefix + "placement"
 
 // LabelInject on a namespace, with value LabelInjectEnabled: its pods may ask for
 // shares.

@@ -13,7 +13,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"vernier.dev/vernier/allocator"
+	"vernier.dev/vernier/allocator/kueue"
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/version"
+	"vernier.dev/vernier/webhook/podtemplate"
 )
 
 func main() {
@@ -28,6 +31,8 @@ func run() error {
 	health := flag.String("health-probe-bind-address", ":8081", "host:port for /healthz and /readyz, 0 for none")
 	var o allocator.Options
 	o.AddFlags(flag.CommandLine)
+	var pods podtemplate.Settings
+	pods.AddFlags(flag.CommandLine)
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logging)
 	flag.Var(logging.Lookup("v").Value, "v", "log verbosity")
@@ -35,6 +40,10 @@ func run() error {
 	flag.Parse()
 	ctrl.SetLogger(klog.NewKlogr())
 
+	rules, err := pods.Rules()
+	if err != nil {
+		return err
+	}
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
 		return err
@@ -44,7 +53,7 @@ func run() error {
 		return err
 	}
 	ctx := ctrl.SetupSignalHandler()
-	if err := allocator.Setup(ctx, mgr, o); err != nil {
+	if err := allocator.Setup(ctx, mgr, o, func(known *classes.Set) kueue.Read { return podtemplate.Admit(rules, known) }); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)

@@ -30,12 +30,7 @@ func run() error {
 		"without it the webhook makes its own certificates and writes the caBundle")
 	flag.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8443", "host:port for Prometheus metrics over HTTPS, for tokens whose bearers may get /metrics; 0 for none")
 	flag.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081", "host:port for /healthz and /readyz, 0 for none")
-	flag.StringVar(&o.AllowedHostPaths, "allowed-host-paths", "", "the only folders of a node that pods with shares may mount, separated by commas; "+
-		"empty is all folders that do not open the node")
-	flag.StringVar(&o.ComputeShares, "compute-shares", "", "compute of containers that ask for memory only, by namespace: NAMESPACE=PERCENT or NAMESPACE=required, "+
-		"separated by commas; * is each namespace that is not named")
-	o.Dialects.AddFlags(flag.CommandLine)
-	o.Minimum.AddFlags(flag.CommandLine)
+	o.AddFlags(flag.CommandLine)
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logging)
 	flag.Var(logging.Lookup("v").Value, "v", "log verbosity")

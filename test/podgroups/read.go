@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/allocator/queue/podgroup"
+	"vernier.dev/vernier/allocator/state/served"
 	"vernier.dev/vernier/api/podrequest"
 )
 
@@ -47,8 +48,8 @@ func Read(t *testing.T, groups ...*unstructured.Unstructured) *podgroup.Sizes {
 		objects = append(objects, g)
 	}
 	sizes := &podgroup.Sizes{}
-	w := &podgroup.Watcher{
-		Sizes: sizes, Clock: clock.RealClock{}, Log: logr.Discard(), Changed: func(podrequest.Group) {}, AllChanged: func(podrequest.GroupAPI) {},
+	w := &served.Watcher{
+		Clock: clock.RealClock{}, Log: logr.Discard(), Resources: sizes.Resources(func(podrequest.Group) {}, func(podrequest.GroupAPI) {}),
 		Discovery: discovery.NewDiscoveryClientForConfigOrDie(&rest.Config{Host: server.URL}).RESTClient(),
 		Dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 			map[schema.GroupVersionResource]string{api.WithResource("podgroups"): "PodGroupList"}, objects...),

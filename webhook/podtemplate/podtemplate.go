@@ -208,6 +208,26 @@ func (r Reading) Admitted(raw []byte) (*corev1.Pod, error) {
 	return pod, json.Unmarshal(admitted, pod)
 }
 
+// Admit returns a function that is the pod as admission by the rules leaves it, and nil for one that it
+// leaves as it is. The error says why it is refused. Classes are looked up in those that are known.
+func Admit(rules Rules, known *classes.Set) func(namespace string, raw []byte) (*corev1.Pod, error) {
+	rules.Classes = known
+	reader := New(&fleet.Fleet{}, rules)
+	return func(namespace string, raw []byte) (*corev1.Pod, error) {
+		reading, err := reader.Read(namespace, raw)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(reading.Errors) > 0:
+			return nil, reading.Errors.ToAggregate()
+		}
+		if len(reading.Patch) == 0 {
+			return nil, nil
+		}
+		return reading.Admitted(raw)
+	}
+}
+
 // Workload says for what pods of a workload's template would be refused and warned, by the
 // template's fields. It names the annotations of ours on the workload itself. The workload
 // is a Deployment, StatefulSet, DaemonSet, ReplicaSet, Job or CronJob, given as JSON. A

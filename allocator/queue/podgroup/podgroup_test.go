@@ -3,14 +3,10 @@
 package podgroup
 
 import (
-	"encoding/json"
 	"errors"
-	"net/http"
-	"net/http/httptest"
 	"reflect"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,10 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 
+	"vernier.dev/vernier/allocator/state/served"
 	"vernier.dev/vernier/api/podrequest"
 )
 
@@ -43,11 +37,10 @@ func object(spec map[string]any) *unstructured.Unstructured {
 
 // kept is what the cache keeps of a group.
 func kept(api podrequest.GroupAPI, spec map[string]any) *podGroup {
-	g, _ := trim(api)(object(spec))
-	return g.(*podGroup)
+	return trim(api, object(spec))
 }
 
-// Of a group with a MiB of anything in it only what is read is kept, however often it is trimmed.
+// Of a group with a MiB of anything in it only what is read is kept.
 func TestHostileGroupsAreTrimmed(t *testing.T) {
 	mib := strings.Repeat("x", 1<<20)
 	u := object(map[string]any{
@@ -62,12 +55,8 @@ func TestHostileGroupsAreTrimmed(t *testing.T) {
 	u.SetFinalizers([]string{mib})
 	meta := metav1.ObjectMeta{Namespace: "ns", Name: "g", UID: "u", ResourceVersion: "7"}
 	for api, want := range map[podrequest.GroupAPI]size{podrequest.Coscheduling: {min: 3}, podrequest.Native: {min: 4, ends: EndPods, topology: []string{"rack", "rack", "rack", "rack"}}} {
-		var got any = u.DeepCopy()
-		for range 2 {
-			var err error
-			if got, err = trim(api)(got); err != nil || !reflect.DeepEqual(got, &podGroup{meta, want}) {
-				t.Errorf("%s: kept %v: %v", api, got, err)
-			}
+		if got := trim(api, u.DeepCopy()); !reflect.DeepEqual(got, &podGroup{meta, want}) {
+			t.Errorf("%s: kept %v", api, got)
 		}
 	}
 }
@@ -105,14 +94,14 @@ func TestMinOfWhatIsNotThere(t *testing.T) {
 	if _, err := s.Min(n, nil); !errors.Is(err, ErrUnknown) {
 		t.Errorf("before anything was read: %v", err)
 	}
-	if !s.set(podrequest.Coscheduling, absent) || s.set(podrequest.Coscheduling, absent) {
+	if !s.set(podrequest.Coscheduling, served.Absent) || s.set(podrequest.Coscheduling, served.Absent) {
 		t.Error("a change is one once")
 	}
 	if _, err := s.Min(n, nil); err == nil || !strings.Contains(err.Error(),
 		"label scheduling.x-k8s.io/pod-group names PodGroup ns/g, and this cluster has no PodGroups of scheduling.x-k8s.io: install them") {
 		t.Errorf("without the CRD: %v", err)
 	}
-	s.set(podrequest.Coscheduling, served)
+	s.set(podrequest.Coscheduling, served.Read)
 	if _, err := s.Min(n, nil); err == nil || !strings.Contains(err.Error(), "which does not exist: create it") {
 		t.Errorf("without the group: %v", err)
 	}
@@ -125,7 +114,7 @@ func TestMinOfWhatIsNotThere(t *testing.T) {
 		t.Error("a group that was deleted is still read")
 	}
 	s.put(podrequest.Coscheduling, kept(podrequest.Coscheduling, map[string]any{"minMember": int64(2)}))
-	s.set(podrequest.Coscheduling, absent)
+	s.set(podrequest.Coscheduling, served.Absent)
 	if _, err := s.Min(n, nil); err == nil || !strings.Contains(err.Error(), "install them") {
 		t.Errorf("after the CRD was deleted: %v", err)
 	}
@@ -162,60 +151,18 @@ func TestKueueTotal(t *testing.T) {
 func TestAwaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, start := &Sizes{}, time.Now()
-		s.set(podrequest.Native, absent)
+		s.set(podrequest.Native, served.Absent)
 		s.Await(t.Context(), time.Minute)
 		if waited := time.Since(start); waited != time.Minute {
 			t.Errorf("waited for %v, want a minute", waited)
 		}
 		start = time.Now()
-		time.AfterFunc(10*time.Second, func() { s.set(podrequest.Coscheduling, served) })
+		time.AfterFunc(10*time.Second, func() { s.set(podrequest.Coscheduling, served.Read) })
 		s.Await(t.Context(), time.Minute)
 		if waited := time.Since(start); waited < 10*time.Second || waited > 11*time.Second {
 			t.Errorf("waited for %v, want 10 s", waited)
 		}
 	})
-}
-
-// Whether groups have been read is told when it changes, and then only: as they are served in
-// another version, before these are read.
-func TestChangesOfStateAreTold(t *testing.T) {
-	var version atomic.Value
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		version := version.Load().(string)
-		switch path := "/apis/" + string(podrequest.Native); {
-		case version != "" && r.URL.Path == path:
-			_ = json.NewEncoder(w).Encode(metav1.APIGroup{PreferredVersion: metav1.GroupVersionForDiscovery{Version: version}})
-		case version != "" && r.URL.Path == path+"/"+version:
-			_ = json.NewEncoder(w).Encode(metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: resource}}})
-		default:
-			http.NotFound(w, r)
-		}
-	}))
-	defer server.Close()
-	cfg := &rest.Config{Host: server.URL}
-	sent := 0
-	w := &Watcher{Sizes: &Sizes{}, Discovery: discovery.NewDiscoveryClientForConfigOrDie(cfg).RESTClient(),
-		Dynamic: dynamic.NewForConfigOrDie(cfg), AllChanged: func(podrequest.GroupAPI) { sent++ }}
-	f := &follow{}
-	defer f.end()
-	for i, step := range []struct {
-		version string
-		read    bool
-		sent    int
-	}{{"v1", true, 1}, {"v1", false, 1}, {"v2", false, 2}, {"v2", true, 3}, {"", false, 4}, {"", false, 4}} {
-		version.Store(step.version)
-		if err := w.discover(t.Context(), podrequest.Native, f); err != nil {
-			t.Fatal(err)
-		}
-		if step.read {
-			// As the watch does, which finds no groups to list here.
-			w.note(podrequest.Native, served)
-		}
-		if sent != step.sent {
-			t.Errorf("step %d: sent %d times, want %d", i, sent, step.sent)
-		}
-	}
 }
 
 // How a group's pods may be ended is what a native group says: of others nobody does.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"vernier.dev/vernier/allocator/state/served"
 	"vernier.dev/vernier/api/podrequest"
 )
 
@@ -26,7 +27,7 @@ type Sizes struct {
 	mu sync.RWMutex
 	// sizes are what the PodGroups say, by group.
 	sizes map[podrequest.Group]size
-	state map[podrequest.GroupAPI]state
+	state map[podrequest.GroupAPI]served.State
 }
 
 // size is what a PodGroup says: how many pods must start together, or what is wrong
@@ -39,14 +40,6 @@ type size struct {
 	// topology are the labels of its topology constraints.
 	topology []string
 }
-
-type state int
-
-const (
-	unread state = iota
-	absent
-	served
-)
 
 // Min is how many pods of a group must start together, given those that there are:
 // 1 means that each may start alone. Errors other than ErrUnknown are for the
@@ -61,9 +54,9 @@ func (s *Sizes) Min(n podrequest.Group, members []*corev1.Pod) (int, error) {
 	switch {
 	case exists:
 		return known.min, known.err
-	case s.state[n.API] == unread:
+	case s.state[n.API] == served.Unread:
 		return 0, ErrUnknown
-	case s.state[n.API] == absent:
+	case s.state[n.API] == served.Absent:
 		return 0, fmt.Errorf("%s names %s, and this cluster has no PodGroups of %s: install them, or take it off the pod", n.API.Reference(), n, n.API)
 	default:
 		return 0, fmt.Errorf("%s names %s of %s, which does not exist: create it, or correct the name", n.API.Reference(), n, n.API)
@@ -99,7 +92,7 @@ func (s *Sizes) Await(ctx context.Context, atMost time.Duration) {
 	_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, atMost, true, func(context.Context) (bool, error) {
 		s.mu.RLock()
 		defer s.mu.RUnlock()
-		return s.state[podrequest.Native] != unread && s.state[podrequest.Coscheduling] != unread, nil
+		return s.state[podrequest.Native] != served.Unread && s.state[podrequest.Coscheduling] != served.Unread, nil
 	})
 }
 
@@ -141,10 +134,10 @@ func (s *Sizes) drop(n podrequest.Group) {
 
 // set notes whether the API's groups have been read; groups of an API that is not
 // served are forgotten.
-func (s *Sizes) set(api podrequest.GroupAPI, now state) (changed bool) {
+func (s *Sizes) set(api podrequest.GroupAPI, now served.State) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now != served {
+	if now != served.Read {
 		for n := range s.sizes {
 			if n.API == api {
 				delete(s.sizes, n)
@@ -152,7 +145,7 @@ func (s *Sizes) set(api podrequest.GroupAPI, now state) (changed bool) {
 		}
 	}
 	if s.state == nil {
-		s.state = map[podrequest.GroupAPI]state{}
+		s.state = map[podrequest.GroupAPI]served.State{}
 	}
 	changed = s.state[api] != now
 	s.state[api] = now

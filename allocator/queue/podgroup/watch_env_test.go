@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/queue/podgroup"
+	"vernier.dev/vernier/allocator/state/served"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
@@ -49,8 +50,8 @@ func watch(t *testing.T, flags map[string]string) *watched {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		(&podgroup.Watcher{Discovery: kube.Discovery().RESTClient(), Dynamic: dyn, Clock: w.clock, Log: logr.Discard(), Sizes: w.sizes,
-			Changed: func(podrequest.Group) {}, AllChanged: func(podrequest.GroupAPI) {}}).Run(ctx)
+		(&served.Watcher{Discovery: kube.Discovery().RESTClient(), Dynamic: dyn, Clock: w.clock, Log: logr.Discard(),
+			Resources: w.sizes.Resources(func(podrequest.Group) {}, func(podrequest.GroupAPI) {})}).Run(ctx)
 	}()
 	t.Cleanup(func() { stop(); <-ended })
 	return w

@@ -12,6 +12,7 @@ import (
 
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/scheduling/backfill"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -27,7 +28,7 @@ func (rs *Reservations) Against(a Asker) (against, filled []*Reservation) {
 	end, known := rs.endOf(a.Pods)
 	for _, r := range all {
 		switch {
-		case r.Owner == a.Item || r.Kind != Head && a.Priority.Above(r.Priority) || r.Kind == Move && r.isFor(a.Pods) || r.Kind == Head && rs.before(a, r):
+		case r.Owner == a.Item || r.Kind != Head && a.Priority.Above(r.Priority) || r.Kind == Move && r.isFor(a.Pods) || r.Kind == Workload && r.isOf(a.Pods) || r.Kind == Head && rs.before(a, r):
 		case backfill.MayFill(end, known, r.End):
 			filled = append(filled, r)
 		default:
@@ -35,6 +36,13 @@ func (rs *Reservations) Against(a Asker) (against, filled []*Reservation) {
 		}
 	}
 	return against, filled
+}
+
+// isOf reports whether the pods are the Workload's.
+func (r *Reservation) isOf(pods []*corev1.Pod) bool {
+	return len(pods) > 0 && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
+		return p.Namespace != r.Owner.Namespace() || podrequest.ReservedFor(p) != r.UID
+	})
 }
 
 // isFor reports whether the pods are what the controller of the moved pod makes.

@@ -56,6 +56,8 @@ const (
 	Defragment Kind = "defragment"
 	// Move is for the pod that a controller makes instead of a moved one.
 	Move Kind = "move"
+	// Workload is for the pods that a Workload of Kueue's will have once it is admitted.
+	Workload Kind = "workload"
 )
 
 // Reservation never changes. Devices are promised by their node, at most once each.
@@ -72,6 +74,11 @@ type Reservation struct {
 	// Pods; its owner is the moved pod.
 	For               queue.Item
 	Moved, Controller types.UID
+	// Of kind Workload: UID is the Workload's, Classes are the equivalence classes of the pods of the
+	// plans, in their order, and taken the pods that have theirs. It has no Pods.
+	UID     types.UID
+	Classes []string
+	taken   map[types.UID]bool
 	// Made is since when, End when the last of them has ended, zero where nobody knows.
 	Made, End time.Time
 	// Expires is when it ends, zero for never.
@@ -118,6 +125,7 @@ type Reservations struct {
 type note struct {
 	away, free, elsewhere time.Time
 	ledgers               []*v1alpha1.SliceLedger
+	pods                  int // cache.ReservedForVersion
 	allowed               int // priority.Classes.Version
 }
 
@@ -156,6 +164,12 @@ func (rs *Reservations) put(r *Reservation) (out *Reservation, ok bool) {
 		}
 		others = slices.DeleteFunc(others, func(s *Reservation) bool { return s == out })
 		rs.queue.Add(out.Owner)
+	}
+	if r.Kind == Workload {
+		r.taken = map[types.UID]bool{}
+		for _, pod := range rs.placed(r) {
+			r.taken[pod.UID] = true
+		}
 	}
 	rs.all = append(others, r)
 	maps.DeleteFunc(rs.notes, func(s *Reservation, _ *note) bool { return !slices.Contains(others, s) })
@@ -229,6 +243,7 @@ func (rs *Reservations) Drop(r *Reservation, why string) {
 // a higher priority has taken the room, or the victims are not evicted.
 func (rs *Reservations) Review() {
 	now := rs.clock.Now()
+	rs.take()
 	var over []func()
 	rs.keep(func(r *Reservation) bool {
 		why, is := rs.over(r, now)
@@ -248,6 +263,8 @@ func (rs *Reservations) over(r *Reservation, now time.Time) (why string, is bool
 	switch {
 	case r.Kind == Move:
 		return "", rs.moveOver(r, now)
+	case r.Kind == Workload:
+		return "", !r.Expires.After(now) || len(r.Plans) == 0 || !rs.usable(r, now)
 	case !rs.waits(r):
 		return "", true
 	case rs.withdrawn(r):

@@ -58,6 +58,10 @@ type Cache struct {
 	// placing are the pods that are placed at the moment, each with the node that was
 	// decided on, empty before that.
 	placing map[types.UID]string
+	// reservedFor are the pods that say which Workload's reserved room they take, and reservedForVersion
+	// counts their changes.
+	reservedFor        map[workload]map[types.UID]*corev1.Pod
+	reservedForVersion int
 	// deletedUnbound are pods that were deleted before they were bound, while they held
 	// slices or were being placed: no node reports on their slices.
 	deletedUnbound map[types.UID]bool
@@ -86,6 +90,7 @@ func New(filters Filters, known *classes.Set, log logr.Logger) *Cache {
 		strangers:      map[types.UID]bool{},
 		placing:        map[types.UID]string{},
 		deletedUnbound: map[types.UID]bool{},
+		reservedFor:    map[workload]map[types.UID]*corev1.Pod{},
 		missingGrants:  map[string]map[types.UID]types.NamespacedName{},
 		staged:         map[types.UID]stage{},
 		givenUp:        map[types.UID]bool{},
@@ -149,6 +154,7 @@ func (c *Cache) current(pod *corev1.Pod) *corev1.Pod {
 
 func (c *Cache) keep(pod *corev1.Pod) {
 	c.pods[podstate.KeyOf(pod)], c.byUID[pod.UID] = pod, pod
+	c.trackReservedFor(pod, true)
 	delete(c.strangers, pod.UID)
 	if delete(c.leaving, pod.UID); pod.DeletionTimestamp != nil || podstate.Terminal(pod) {
 		c.leaving[pod.UID] = pod
@@ -158,6 +164,7 @@ func (c *Cache) keep(pod *corev1.Pod) {
 func (c *Cache) drop(pod *corev1.Pod) {
 	delete(c.pods, podstate.KeyOf(pod))
 	delete(c.byUID, pod.UID)
+	c.trackReservedFor(pod, false)
 	delete(c.leaving, pod.UID)
 	c.trackStranger(pod.UID)
 }

@@ -31,6 +31,14 @@ func Room(ledger *v1alpha1.SliceLedger) *placement.Node {
 	})
 }
 
+// Bare is the node with all of its devices, as if nothing were granted and nothing kept them from
+// taking slices.
+func Bare(ledger *v1alpha1.SliceLedger) *placement.Node {
+	bare := &v1alpha1.SliceLedger{ObjectMeta: ledger.ObjectMeta, Status: ledger.Status}
+	bare.Status.Slices = nil
+	return devices(bare, func(*v1alpha1.DeviceStatus) bool { return true })
+}
+
 // Withheld says what is not granted of the nodes because their agents are not ready or not
 // reachable, or because it is cordoned. It has how much, and the first by name. Empty
 // when there is nothing.

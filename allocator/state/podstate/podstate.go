@@ -176,8 +176,11 @@ func NominatedNode(pod *corev1.Pod, counted string) string {
 }
 
 // Older reports whether a is an earlier version of the pod than b.
-func Older(a, b *corev1.Pod) bool {
-	c, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+func Older(a, b *corev1.Pod) bool { return OlderVersion(a.ResourceVersion, b.ResourceVersion) }
+
+// OlderVersion reports whether a is an earlier resourceVersion than b.
+func OlderVersion(a, b string) bool {
+	c, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && c < 0
 }
 

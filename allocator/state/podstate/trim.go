@@ -129,7 +129,7 @@ func trimResourceClaim(c *resourcev1.ResourceClaim) {
 // was resized in place was allotted, and the claims that were made for it.
 func TrimPod(p *corev1.Pod) {
 	maps.DeleteFunc(p.Annotations, func(key, _ string) bool {
-		return !strings.HasPrefix(key, v1alpha1.Prefix) && key != podrequest.AnnotationKueueTotal && key != podrequest.AnnotationKueueFast
+		return !strings.HasPrefix(key, v1alpha1.Prefix) && key != podrequest.AnnotationKueueTotal && key != podrequest.AnnotationKueueFast && key != podrequest.AnnotationKueueRole
 	})
 	p.OwnerReferences = slices.DeleteFunc(p.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Controller == nil || !*r.Controller })
 	trimTerms(p)

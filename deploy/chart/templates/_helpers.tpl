@@ -82,6 +82,18 @@ vernier-webhook-certificate
 {{- if ne .Values.webhook.certificate.source "self" }}
 - --cert-dir=/certificate
 {{- end }}
+{{- with include "vernier.pods.args" . | trim }}
+{{ . }}
+{{- end }}
+{{- with .Values.webhook.args }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /*
+How pods are read: by the webhook, and by the allocator of templates of Kueue's Workloads.
+*/}}
+{{- define "vernier.pods.args" -}}
 {{- with .Values.dialects }}
 {{- if .enabled }}
 - --dialects={{ join "," .enabled }}
@@ -118,9 +130,6 @@ vernier-webhook-certificate
 {{- end }}
 {{- with .Values.webhook.allowedHostPaths }}
 - --allowed-host-paths={{ join "," . }}
-{{- end }}
-{{- with .Values.webhook.args }}
-{{ toYaml . }}
 {{- end }}
 {{- end }}
 

@@ -21,6 +21,7 @@ import (
 	"vernier.dev/vernier/allocator/state/diagnosis"
 	"vernier.dev/vernier/allocator/state/feasible"
 	ledgers "vernier.dev/vernier/allocator/state/index"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )
@@ -140,25 +141,8 @@ func (c *Cluster) copyOf(pod *corev1.Pod) *corev1.Pod {
 	next := pod.DeepCopy()
 	next.UID = types.UID(fmt.Sprintf("simulated-%d", c.made))
 	next.Name = fmt.Sprintf("%s-%d", pod.Name, c.made)
-	for _, list := range [][]corev1.Container{next.Spec.InitContainers, next.Spec.Containers} {
-		for i := range list {
-			request(&list[i].Resources)
-		}
-	}
+	podrequest.DefaultRequests(next)
 	return next
-}
-
-// request has a container request what it is limited to, as the API server does: the
-// filters read requests only.
-func request(r *corev1.ResourceRequirements) {
-	for name, amount := range r.Limits {
-		if _, requested := r.Requests[name]; !requested {
-			if r.Requests == nil {
-				r.Requests = corev1.ResourceList{}
-			}
-			r.Requests[name] = amount
-		}
-	}
 }
 
 func (c *Cluster) count(pod *corev1.Pod, node string) error {

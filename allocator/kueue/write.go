@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kueue
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+const (
+	// writers is how many verdicts are written at a time.
+	writers = 4
+	// maxMessage bounds the message of a verdict, in bytes.
+	maxMessage = 1024
+)
+
+// verdict is what is said of a Workload. reserved: its pods are to name the reservation.
+type verdict struct {
+	uid            types.UID
+	state, message string
+	reserved       bool
+}
+
+// task is something to write: the verdict on a Workload, or the condition of an AdmissionCheck.
+type task struct {
+	workload types.NamespacedName
+	check    string
+}
+
+// writes is what is to be written; the queue is nil while another replica leads.
+type writes struct {
+	mu    sync.Mutex
+	queue workqueue.TypedRateLimitingInterface[task]
+}
+
+func (k *Workloads) write(t task) {
+	k.writes.mu.Lock()
+	defer k.writes.mu.Unlock()
+	if k.writes.queue != nil {
+		k.writes.queue.Add(t)
+	}
+}
+
+// say has a verdict written. A Workload that waits for pods to end is told once.
+func (k *Workloads) say(w *workload, v verdict) {
+	if v.uid = w.UID; len(v.message) > maxMessage {
+		v.message = v.message[:maxMessage]
+	}
+	if !v.reserved {
+		k.unreserve(w.key())
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	told := !slices.ContainsFunc(w.Status.AdmissionChecks, func(c checkState) bool {
+		return k.checks[c.Name] != nil && (c.State != v.state || c.Message != v.message)
+	})
+	if !told {
+		k.verdicts[w.key()] = v
+		k.write(task{workload: w.key()})
+	}
+}
+
+// Open has verdicts taken in that are to be written: this replica leads now.
+func (k *Workloads) Open() {
+	q := workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[task](queue.FirstRetry, queue.LastRetry), workqueue.TypedRateLimitingQueueConfig[task]{Clock: k.Clock})
+	k.writes.mu.Lock()
+	k.writes.queue = q
+	k.writes.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	clear(k.verdicts)
+	for name := range k.checks {
+		q.Add(task{check: name})
+	}
+}
+
+// Close ends what Open began.
+func (k *Workloads) Close() {
+	k.writes.mu.Lock()
+	defer k.writes.mu.Unlock()
+	if k.writes.queue != nil {
+		k.writes.queue.ShutDown()
+	}
+	k.writes.queue = nil
+}
+
+// Write writes verdicts between Open and Close, until ctx ends.
+func (k *Workloads) Write(ctx context.Context) {
+	k.writes.mu.Lock()
+	q := k.writes.queue
+	k.writes.mu.Unlock()
+	var running sync.WaitGroup
+	for range writers {
+		running.Go(func() {
+			for k.writeNext(ctx, q) {
+			}
+		})
+	}
+	running.Wait()
+}
+
+// Flush writes what is to be written now, by the caller.
+func (k *Workloads) Flush(ctx context.Context) {
+	for q := k.writes.queue; q.Len() > 0; {
+		k.writeNext(ctx, q)
+	}
+}
+
+func (k *Workloads) writeNext(ctx context.Context, q workqueue.TypedRateLimitingInterface[task]) bool {
+	t, ended := q.Get()
+	if ended {
+		return false
+	}
+	defer q.Done(t)
+	err := error(nil)
+	if t.check != "" {
+		err = k.writeCheck(ctx, t.check)
+	} else {
+		err = k.writeVerdict(ctx, t.workload)
+	}
+	if err == nil || ctx.Err() != nil {
+		q.Forget(t)
+		return true
+	}
+	k.Log.Error(err, "Cannot write for Kueue; trying again", "workload", t.workload, "check", t.check)
+	q.AddRateLimited(t)
+	return true
+}
+
+// operation is one of a JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// writeVerdict writes the verdict into each check of ours, if these are still as they were judged. If not,
+// the Workload is looked at again.
+func (k *Workloads) writeVerdict(ctx context.Context, key types.NamespacedName) error {
+	k.mu.Lock()
+	v, is := k.verdicts[key]
+	w := k.known[key]
+	if !is || w == nil || w.UID != v.uid || !w.holdsQuota() {
+		delete(k.verdicts, key)
+		k.mu.Unlock()
+		return nil
+	}
+	patch := []operation{{"test", "/metadata/uid", string(w.UID)}}
+	for i, c := range w.Status.AdmissionChecks {
+		if k.checks[c.Name] == nil {
+			continue
+		}
+		at := fmt.Sprintf("/status/admissionChecks/%d", i)
+		patch = append(patch, operation{"test", at + "/name", c.Name}, operation{"test", at + "/state", c.State}, operation{"replace", at, k.stateOf(w, c, v)})
+	}
+	k.mu.Unlock()
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	u := object("Workload", key)
+	err = k.Client.Status().Patch(ctx, u, client.RawPatch(types.JSONPatchType, body))
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsInvalid(err) && !apierrors.IsConflict(err) {
+		return err
+	}
+	k.mu.Lock()
+	delete(k.verdicts, key)
+	k.mu.Unlock()
+	if err != nil {
+		k.Log.V(1).Info("A Workload is not as it was judged", "workload", key, "err", err)
+		k.Queue.AddAfter(itemOf(key), queue.RefusedDelay)
+		return nil
+	}
+	written, err := workloadOf(u)
+	if err == nil {
+		k.put(written)
+	}
+	return err
+}
+
+// stateOf is the check with the verdict.
+func (k *Workloads) stateOf(w *workload, was checkState, v verdict) checkState {
+	c := checkState{Name: was.Name, State: v.state, Message: v.message, LastTransitionTime: was.LastTransitionTime, RetryCount: was.RetryCount}
+	if was.State != v.state {
+		c.LastTransitionTime = metav1.NewTime(k.Clock.Now())
+	}
+	if v.state == retry {
+		pause := FirstRetry << min(max(ptr.Deref(was.RetryCount, 0), 0), 8)
+		c.RequeueAfterSeconds = ptr.To(int32(min(pause, LastRetry).Seconds()))
+	}
+	if v.reserved {
+		for _, set := range w.Spec.PodSets {
+			c.PodSetUpdates = append(c.PodSetUpdates, podSetUpdate{set.Name, map[string]string{v1alpha1.AnnotationReservedFor: string(w.UID)}})
+		}
+	}
+	return c
+}
+
+// writeCheck writes the condition Active of an AdmissionCheck of ours.
+func (k *Workloads) writeCheck(ctx context.Context, name string) error {
+	k.mu.Lock()
+	c := k.checks[name]
+	k.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	active := metav1.Condition{Type: "Active", Status: metav1.ConditionTrue, Reason: "Active", Message: "Vernier's allocator decides", ObservedGeneration: c.Generation}
+	if c.Spec.Parameters != nil {
+		active.Status, active.Reason, active.Message = metav1.ConditionFalse, "BadParameters", "spec.parameters: the check takes none: remove them"
+	}
+	conditions := slices.Clone(c.Status.Conditions)
+	if !meta.SetStatusCondition(&conditions, active) {
+		return nil
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": c.ResourceVersion}, "status": map[string]any{"conditions": conditions}})
+	if err != nil {
+		return err
+	}
+	err = k.Client.Status().Patch(ctx, object("AdmissionCheck", types.NamespacedName{Name: name}), client.RawPatch(types.MergePatchType, body))
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // the watch shows it
+	}
+	return err
+}
+
+func object(kind string, key types.NamespacedName) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(schema.GroupVersionKind{Group: Group, Version: Version, Kind: kind})
+	u.SetNamespace(key.Namespace)
+	u.SetName(key.Name)
+	return u
+}
