@@ -84,8 +84,13 @@ readers: # what reads the page and the tables in the tests
 tools: deps ## build the cluster's own parts once: Kubernetes, etcd, containerd, runc, CNI
 	@go run ./test/cluster/cmd/vernier-cluster assets >/dev/null
 
+# What runs on a cluster in some tests.
+.PHONY: guests
+guests: deps
+	@go run ./test/cluster/cmd/vernier-cluster assets --guests >/dev/null
+
 .PHONY: test
-test: deps lint readers tools build images ## all tests: lint, unit, API server, real cluster (some 16 minutes warm on 2 cores)
+test: deps lint readers tools guests build images ## all tests: lint, unit, API server, real cluster (some 16 minutes warm on 2 cores)
 	@# Tests on a cluster wait more than they work: the others fill the pauses, behind them.
 	@touch $(BIN)/flaky.txt; export FLAKY_BEFORE=$$(wc -l <$(BIN)/flaky.txt); \
 		$(MAKE) --no-print-directory -j2 run-unit-api run-e2e && tail -n +$$((FLAKY_BEFORE + 1)) $(BIN)/flaky.txt
@@ -95,7 +100,7 @@ test-unit: c-build ## tests that need neither root nor a cluster
 	$(TEST) ./...
 
 .PHONY: test-e2e
-test-e2e: deps readers tools build images ## tests on a real cluster, with simulated GPUs (SIMGPU_PROFILE=h100-vm: that do what a real one did; needs root)
+test-e2e: deps readers tools guests build images ## tests on a real cluster, with simulated GPUs (SIMGPU_PROFILE=h100-vm: that do what a real one did; needs root)
 	@$(MAKE) --no-print-directory run-e2e
 
 # Packages that start goroutines run under the race detector, which makes tests several times

@@ -208,31 +208,78 @@ func TestKueue_ReservationsEnd(t *testing.T) {
 	q.reserved()
 }
 
-// Without room Kueue is to try again, each time later; once there is room it is.
+// Without room a Workload is evicted, and tried again after a pause that grows: while it is evicted the check
+// says so, until Kueue has noted the pause.
 func TestKueue_Retries(t *testing.T) {
 	q := newQueued(t, 1)
 	q.add("a", 30, 10)
 	q.work()
 	q.add("b", 80, 10)
 	q.run()
-	for _, tt := range []struct{ before, want int64 }{{0, 15}, {1, 30}, {4, 240}, {5, 300}, {60, 300}} {
-		name := fmt.Sprint("w", tt.before)
+	for _, tt := range []struct{ tried, want int64 }{{1, 15}, {2, 30}, {5, 240}, {6, 300}, {60, 300}} {
+		name := fmt.Sprint("w", tt.tried)
 		q.submit(name, 1, limitsOf(100, 100), nil)
-		check := q.verdict(name, "Retry", "room for 0 of 1 pods; pod "+name+"/0: ")
-		if tt.before > 0 {
-			u := q.workloads[name].DeepCopy()
-			check["state"], check["retryCount"] = "Pending", tt.before
-			delete(check, "requeueAfterSeconds")
-			q.must(unstructured.SetNestedSlice(u.Object, []any{check}, "status", "admissionChecks"))
-			q.show(u)
-			q.settle()
-			check = q.verdict(name, "Retry", "")
+		why := "room for 0 of 1 pods; pod " + name + "/0: "
+		if check := q.verdict(name, "Retry", why); check["requeueAfterSeconds"] != nil {
+			t.Errorf("evicted after a pause, in which it keeps its quota: %v", check)
 		}
-		if got := fmt.Sprint(check["requeueAfterSeconds"]); got != fmt.Sprint(tt.want) {
-			t.Errorf("after %d tries again in %s s, want %d", tt.before, got, tt.want)
+		q.evict(name, tt.tried)
+		if got := q.verdict(name, "Retry", why)["requeueAfterSeconds"]; fmt.Sprint(got) != fmt.Sprint(tt.want) {
+			t.Errorf("tried %d times, again in %v s, want %d", tt.tried, got, tt.want)
+		}
+		q.noted(name)
+		if check := q.verdict(name, "Pending", fmt.Sprintf("tried again after %v: %s", time.Duration(tt.want)*time.Second, why)); check["requeueAfterSeconds"] != nil || fmt.Sprint(check["retryCount"]) != fmt.Sprint(tt.tried) {
+			t.Errorf("in the queue: %v", check)
 		}
 	}
 	q.reserved()
+}
+
+// evict is Kueue evicting a Workload whose check has said Retry so many times.
+func (q *queued) evict(name string, tried int64) {
+	u := q.workloads[name].DeepCopy()
+	q.must(unstructured.SetNestedSlice(u.Object, []any{map[string]any{"name": "placement", "state": "Pending", "message": "Reset to Pending after eviction. Previously: Retry",
+		"lastTransitionTime": "1970-01-01T00:00:00Z", "retryCount": tried}}, "status", "admissionChecks"))
+	q.must(unstructured.SetNestedSlice(u.Object, []any{
+		map[string]any{"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z"},
+		map[string]any{"type": "Evicted", "status": "True", "reason": "AdmissionCheck", "message": "", "lastTransitionTime": q.clock.Now().UTC().Format(time.RFC3339)},
+	}, "status", "conditions"))
+	unstructured.RemoveNestedField(u.Object, "status", "admission")
+	q.show(u)
+	q.settle()
+}
+
+// noted is Kueue noting the pause.
+func (q *queued) noted(name string) {
+	u := q.workloads[name].DeepCopy()
+	q.must(unstructured.SetNestedField(u.Object, "1970-01-01T01:00:00Z", "status", "requeueState", "requeueAt"))
+	q.show(u)
+	q.settle()
+}
+
+// A pause that is over, or that Kueue has noted by itself, is not written; nor is one of a Workload that was
+// evicted for something else.
+func TestKueue_PausesEnd(t *testing.T) {
+	q := newQueued(t, 1)
+	q.add("a", 100, 10)
+	q.add("b", 100, 10)
+	q.run()
+	q.submit("w", 1, limitsOf(100, 100), nil)
+	q.evict("w", 1)
+	q.verdict("w", "Retry", "")
+	q.clock.Step(time.Minute)
+	q.show(q.workloads["w"].DeepCopy())
+	q.settle()
+	q.verdict("w", "Pending", "tried again after 15s") // Kueue has not noted it
+	version := q.workloads["w"].GetResourceVersion()
+	u := q.workloads["w"].DeepCopy()
+	q.must(unstructured.SetNestedSlice(u.Object, []any{map[string]any{"type": "Evicted", "status": "True", "reason": "Preempted", "message": "", "lastTransitionTime": q.clock.Now().UTC().Format(time.RFC3339)}}, "status", "conditions"))
+	q.show(u)
+	q.settle()
+	if got := q.workloads["w"].GetResourceVersion(); got != fmt.Sprint(q.version) || version == got {
+		t.Errorf("a Workload that was preempted is written: %v", q.workloads["w"].Object["status"])
+	}
+	q.verdict("w", "Pending", "")
 }
 
 // What fits once pods that are ending have gone waits for them, and is reserved then.

@@ -49,6 +49,9 @@ type workloadStatus struct {
 		PodSetAssignments []podSetAssignment `json:"podSetAssignments"`
 	} `json:"admission"`
 	AdmissionChecks []checkState `json:"admissionChecks"`
+	RequeueState    *struct {
+		RequeueAt *metav1.Time `json:"requeueAt"`
+	} `json:"requeueState"`
 }
 
 type podSetAssignment struct {

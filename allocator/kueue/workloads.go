@@ -74,6 +74,8 @@ type Workloads struct {
 	states  map[string]served.State
 	// asks are the pods of Workloads that are being decided on: a search that yields goes on with the same.
 	asks map[types.NamespacedName][]scheduling.Request
+	// why is why a Workload was to be tried again.
+	why map[types.NamespacedName]string
 	// verdicts are those that are to be written, writes what is.
 	verdicts map[types.NamespacedName]verdict
 	writes   writes
@@ -82,7 +84,7 @@ type Workloads struct {
 // New knows of no Workloads.
 func New(c Config) *Workloads {
 	return &Workloads{Config: c, known: map[types.NamespacedName]*workload{}, checks: map[string]*admissionCheck{}, flavors: map[string]*resourceFlavor{},
-		states: map[string]served.State{}, asks: map[types.NamespacedName][]scheduling.Request{}, verdicts: map[types.NamespacedName]verdict{}}
+		states: map[string]served.State{}, asks: map[types.NamespacedName][]scheduling.Request{}, why: map[types.NamespacedName]string{}, verdicts: map[types.NamespacedName]verdict{}}
 }
 
 // Resources are what is watched of Kueue's.
@@ -138,8 +140,11 @@ func (k *Workloads) put(w *workload) {
 		return
 	}
 	k.known[w.key()] = w
-	due := k.due(w)
+	due, paused := k.due(w), k.paused(w)
 	k.mu.Unlock()
+	if paused {
+		k.write(task{workload: w.key(), pause: true})
+	}
 	if due {
 		k.Queue.Add(itemOf(w.key()))
 	} else if !w.holdsQuota() {
@@ -151,6 +156,7 @@ func (k *Workloads) drop(w *workload) {
 	k.mu.Lock()
 	delete(k.known, w.key())
 	delete(k.verdicts, w.key())
+	delete(k.why, w.key())
 	k.mu.Unlock()
 	k.unreserve(w.key())
 }

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/queue"
@@ -37,9 +36,10 @@ type verdict struct {
 	reserved       bool
 }
 
-// task is something to write: the verdict on a Workload, or the condition of an AdmissionCheck.
+// task is something to write: the verdict on a Workload, its pause, or the condition of an AdmissionCheck.
 type task struct {
 	workload types.NamespacedName
+	pause    bool
 	check    string
 }
 
@@ -130,9 +130,12 @@ func (k *Workloads) writeNext(ctx context.Context, q workqueue.TypedRateLimiting
 	}
 	defer q.Done(t)
 	err := error(nil)
-	if t.check != "" {
+	switch {
+	case t.check != "":
 		err = k.writeCheck(ctx, t.check)
-	} else {
+	case t.pause:
+		err = k.writePause(ctx, t.workload)
+	default:
 		err = k.writeVerdict(ctx, t.workload)
 	}
 	if err == nil || ctx.Err() != nil {
@@ -162,37 +165,54 @@ func (k *Workloads) writeVerdict(ctx context.Context, key types.NamespacedName) 
 		k.mu.Unlock()
 		return nil
 	}
-	patch := []operation{{"test", "/metadata/uid", string(w.UID)}}
-	for i, c := range w.Status.AdmissionChecks {
-		if k.checks[c.Name] == nil {
-			continue
-		}
-		at := fmt.Sprintf("/status/admissionChecks/%d", i)
-		patch = append(patch, operation{"test", at + "/name", c.Name}, operation{"test", at + "/state", c.State}, operation{"replace", at, k.stateOf(w, c, v)})
+	k.why[key] = v.message
+	if v.state != retry {
+		delete(k.why, key)
 	}
+	patch := k.patch(w, func(c checkState) (checkState, bool) { return k.stateOf(w, c, v), true })
 	k.mu.Unlock()
-	body, err := json.Marshal(patch)
+	written, err := k.send(ctx, key, patch)
 	if err != nil {
-		return err
-	}
-	u := object("Workload", key)
-	err = k.Client.Status().Patch(ctx, u, client.RawPatch(types.JSONPatchType, body))
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsInvalid(err) && !apierrors.IsConflict(err) {
 		return err
 	}
 	k.mu.Lock()
 	delete(k.verdicts, key)
 	k.mu.Unlock()
-	if err != nil {
-		k.Log.V(1).Info("A Workload is not as it was judged", "workload", key, "err", err)
+	if written == nil {
 		k.Queue.AddAfter(itemOf(key), queue.RefusedDelay)
 		return nil
 	}
-	written, err := workloadOf(u)
-	if err == nil {
-		k.put(written)
+	k.put(written)
+	return nil
+}
+
+// patch changes the checks of ours as change says, if they are as they were. The caller holds mu.
+func (k *Workloads) patch(w *workload, change func(checkState) (checkState, bool)) []operation {
+	var patch []operation
+	for i, c := range w.Status.AdmissionChecks {
+		if next, is := change(c); is && k.checks[c.Name] != nil {
+			at := fmt.Sprintf("/status/admissionChecks/%d", i)
+			patch = append(patch, operation{"test", at + "/name", c.Name}, operation{"test", at + "/state", c.State}, operation{"replace", at, next})
+		}
 	}
-	return err
+	return append([]operation{{"test", "/metadata/uid", string(w.UID)}}, patch...)
+}
+
+// send returns the Workload as it was written, nil where it is not as it was.
+func (k *Workloads) send(ctx context.Context, key types.NamespacedName, patch []operation) (*workload, error) {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return nil, err
+	}
+	u := object("Workload", key)
+	err = k.Client.Status().Patch(ctx, u, client.RawPatch(types.JSONPatchType, body))
+	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsConflict(err) {
+		k.Log.V(1).Info("A Workload is not as it was judged", "workload", key, "err", err)
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	return workloadOf(u)
 }
 
 // stateOf is the check with the verdict.
@@ -200,10 +220,6 @@ func (k *Workloads) stateOf(w *workload, was checkState, v verdict) checkState {
 	c := checkState{Name: was.Name, State: v.state, Message: v.message, LastTransitionTime: was.LastTransitionTime, RetryCount: was.RetryCount}
 	if was.State != v.state {
 		c.LastTransitionTime = metav1.NewTime(k.Clock.Now())
-	}
-	if v.state == retry {
-		pause := FirstRetry << min(max(ptr.Deref(was.RetryCount, 0), 0), 8)
-		c.RequeueAfterSeconds = ptr.To(int32(min(pause, LastRetry).Seconds()))
 	}
 	if v.reserved {
 		for _, set := range w.Spec.PodSets {

@@ -144,6 +144,17 @@ func (t Tool) build(ctx context.Context, progress io.Writer, src, out string) er
 			return err
 		}
 	}
+	if t.Manifests != "" {
+		list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", t.Module)
+		list.Dir, list.Env = cmd.Dir, cmd.Env
+		module, err := list.Output()
+		if err != nil {
+			return fmt.Errorf("finding the manifests of %s: %w", t.Name, err)
+		}
+		if err := os.CopyFS(filepath.Join(out, t.Manifests), os.DirFS(filepath.Join(strings.TrimSpace(string(module)), t.Manifests))); err != nil {
+			return err
+		}
+	}
 	fmt.Fprintf(progress, "built %s in %.0f s\n", t.Name, time.Since(start).Seconds())
 	return nil
 }

@@ -28,6 +28,8 @@ type Tool struct {
 	Tags    string
 	LDFlags string
 	CGO     bool
+	// Manifests is a folder of the module that is copied beside the programs.
+	Manifests string
 	// Cold says how long an empty build cache makes it on two cores.
 	Cold string
 }
@@ -81,6 +83,12 @@ var (
 		Packages: []string{"sigs.k8s.io/kwok/cmd/kwok"},
 		LDFlags:  "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=VERSION", Cold: "1 min",
 	}
+	// Kueue is the queueing system, with its manifests.
+	Kueue = Tool{
+		Name: "kueue", Module: "sigs.k8s.io/kueue",
+		Packages: []string{"sigs.k8s.io/kueue/cmd/kueue"}, Output: "kueue", Manifests: "config",
+		LDFlags: "-s -w -X sigs.k8s.io/kueue/pkg/version.GitVersion=VERSION", Cold: "6 min",
+	}
 	// Own are the programs of this repository that run inside the cluster's
 	// namespaces.
 	Own = Tool{
@@ -89,8 +97,11 @@ var (
 	}
 )
 
-// All is every tool that the tests need, the slowest last.
-var All = []Tool{Etcd, CNI, Own, Runc, Containerd, Kubernetes}
+// All is every tool that a cluster needs, the slowest last. Guests is what runs on it in some tests.
+var (
+	All    = []Tool{Etcd, CNI, Own, Runc, Containerd, Kubernetes}
+	Guests = []Tool{Kueue}
+)
 
 // kubernetesVersion stamps the version where Kubernetes' own build does; without
 // it the API server calls itself v0.0.0 and kubelets refuse it.

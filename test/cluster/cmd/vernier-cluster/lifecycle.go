@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -31,7 +32,8 @@ func preflight() *cobra.Command {
 }
 
 func assets() *cobra.Command {
-	return &cobra.Command{
+	guests := false
+	cmd := &cobra.Command{
 		Use:   "assets",
 		Short: "Build what the cache lacks and print the folder for KUBEBUILDER_ASSETS",
 		Args:  cobra.NoArgs,
@@ -41,13 +43,19 @@ func assets() *cobra.Command {
 				return err
 			}
 			// The rest too, so that a later `up` starts at once.
-			if _, err := tools.Ensure(cmd.Context(), os.Stderr, tools.All...); err != nil {
+			all := tools.All
+			if guests {
+				all = slices.Concat(all, tools.Guests)
+			}
+			if _, err := tools.Ensure(cmd.Context(), os.Stderr, all...); err != nil {
 				return err
 			}
 			fmt.Println(dir)
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&guests, "guests", false, "also what runs on a cluster in some tests: Kueue")
+	return cmd
 }
 
 func toolsInto() *cobra.Command {
