@@ -224,8 +224,8 @@ func unitsIn(list corev1.ResourceList) (class string, units int64) {
 	return class, units
 }
 
-// DefaultRequests has the containers of a pod that was not created request what they are limited to, as
-// the API server does: the scheduler's filters read requests only.
+// DefaultRequests has the containers of a pod that was not created request their limits, as the API
+// server does. The scheduler's filters read requests only.
 func DefaultRequests(pod *corev1.Pod) {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {

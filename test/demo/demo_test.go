@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,11 +60,21 @@ func TestDemo(t *testing.T) {
 			}
 		})
 	}
+	// Those that need Kueue come last: the others are as they are without it.
+	needsKueue := []string{"fair-share", "fair-use", "queues"}
+	slices.SortStableFunc(examples, func(a, b os.DirEntry) int {
+		return cmp.Compare(slices.Index(needsKueue, a.Name()), slices.Index(needsKueue, b.Name()))
+	})
+	installed := false
 	for _, example := range examples {
 		if !example.IsDir() {
 			continue
 		}
 		name := example.Name()
+		if slices.Contains(needsKueue, name) && !installed {
+			installed = true
+			must.Do(t, sys.InstallKueue(t.Context(), fairSharing...))
+		}
 		t.Run(name, func(t *testing.T) {
 			if name == "rdma" {
 				serveNIC(t, sys)

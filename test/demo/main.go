@@ -69,6 +69,12 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if os.Getenv("KUEUE") == "1" {
+		say("installing Kueue")
+		if err := sys.InstallKueue(ctx, fairSharing...); err != nil {
+			return err
+		}
+	}
 	if err := sys.Namespaces(ctx, map[string]bool{namespace: true}); err != nil {
 		return err
 	}
@@ -90,6 +96,16 @@ func run(ctx context.Context) (err error) {
 	fmt.Print(text)
 	return nil
 }
+
+// fairSharing edits Kueue's configuration: it shares by weights and by past use, which it looks at each second.
+var fairSharing = []string{"\n    integrations:\n", `
+    fairSharing:
+      preemptionStrategies: [LessThanOrEqualToFinalShare, LessThanInitialShare]
+    admissionFairSharing:
+      usageHalfLifeTime: 10m
+      usageSamplingInterval: 1s
+    integrations:
+`}
 
 // simulated is the node unless another is chosen: linked by NVLink, below one PCIe switch.
 var simulated = system.NodeOptions{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2, PCIe: "0.1", Switches: 1}}

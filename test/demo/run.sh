@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo`: checks what is missing, builds what is not there yet, then hands
 # over to the demo program, which ends by itself (KEEP=1 leaves the cluster up). SET has
-# values of the chart, NAME=VALUE with spaces between them; GPU=real is for this machine's GPUs.
+# values of the chart, NAME=VALUE with spaces between them; GPU=real is for this machine's GPUs;
+# KUEUE=1 installs Kueue as well.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 # go-nvml declares NVML's deprecated functions; its warnings are not ours.

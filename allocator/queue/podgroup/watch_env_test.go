@@ -70,7 +70,7 @@ func (w *watched) await(api podrequest.GroupAPI, name, want string) {
 	w.Helper()
 	var got string
 	err := wait.PollUntilContextTimeout(w.Context(), 50*time.Millisecond, 90*time.Second, true, func(context.Context) (bool, error) {
-		w.clock.Step(podgroup.Rediscover)
+		w.clock.Step(served.Rediscover)
 		n, err := w.sizes.Min(podrequest.Group{API: api, Namespace: "default", Name: name}, nil)
 		got = fmt.Sprint(n, " ", err)
 		return strings.Contains(got, want), nil

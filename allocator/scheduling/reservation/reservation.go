@@ -74,8 +74,8 @@ type Reservation struct {
 	// Pods; its owner is the moved pod.
 	For               queue.Item
 	Moved, Controller types.UID
-	// Of kind Workload: UID is the Workload's, Classes are the equivalence classes of the pods of the
-	// plans, in their order, and taken the pods that have theirs. It has no Pods.
+	// Of kind Workload: UID is the Workload's. Classes are the equivalence classes of the pods of the
+	// plans, in their order; taken are the pods that have theirs. It has no Pods.
 	UID     types.UID
 	Classes []string
 	taken   map[types.UID]bool

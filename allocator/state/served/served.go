@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package served owns the watches of objects that a cluster may serve or not, such as those of a
-// CRD. What the API server serves is discovered while it runs: a CRD may come and go.
+// CRD. The resources that the API server serves are discovered while it runs: a CRD may come and go.
 //
 // It keeps no object: it hands on what it sees.
 package served
