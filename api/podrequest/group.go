@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // GroupAPI is a way of saying which pods belong together: a gang is a group of which some must
@@ -17,6 +18,7 @@ const (
 	Native       GroupAPI = "scheduling.k8s.io"
 	Coscheduling GroupAPI = "scheduling.x-k8s.io"
 	Kueue        GroupAPI = "kueue.x-k8s.io"
+	Volcano      GroupAPI = "scheduling.volcano.sh"
 	// Workload is a Workload of Kueue's that waits for its admission check, before it has pods. No pod
 	// belongs to one.
 	Workload GroupAPI = "workload.kueue.x-k8s.io"
@@ -38,6 +40,12 @@ const (
 	AnnotationKueueFast = "kueue.x-k8s.io/pod-group-fast-admission"
 	// AnnotationKueueRole is the name of the pod's podSet in its group's Workload.
 	AnnotationKueueRole = "kueue.x-k8s.io/role-hash"
+	// AnnotationVolcanoGroup names the PodGroup. Volcano's controllers write it on pods of its Jobs as
+	// they make them, and on others a moment later.
+	AnnotationVolcanoGroup = "scheduling.k8s.io/group-name"
+	// VolcanoGate is the annotation by which a pod asks for the scheduling gate of the same name, and
+	// with "true" gets it. Volcano takes that gate off where it is the only one.
+	VolcanoGate = "scheduling.volcano.sh/queue-allocation-gate"
 )
 
 // Group names a group. The zero value names none.
@@ -57,10 +65,27 @@ func GroupOf(pod *corev1.Pod) (Group, bool) {
 		n.API, n.Name = Coscheduling, pod.Labels[LabelCoscheduling]
 	case pod.Labels[LabelKueue] != "" && pod.Annotations[AnnotationKueueFast] != "true":
 		n.API, n.Name = Kueue, pod.Labels[LabelKueue]
+	case isName(pod.Annotations[AnnotationVolcanoGroup]):
+		n.API, n.Name = Volcano, pod.Annotations[AnnotationVolcanoGroup]
 	default:
 		return Group{}, false
 	}
 	return n, true
+}
+
+// isName reports whether a text may be an object's name: an annotation may be longer than any.
+func isName(text string) bool { return text != "" && len(text) <= validation.DNS1123SubdomainMaxLength }
+
+// OfGroup reports whether an annotation of a pod says something of its group.
+func OfGroup(key, value string) bool {
+	switch key {
+	case AnnotationKueueTotal, AnnotationKueueFast, AnnotationKueueRole:
+		return true
+	case AnnotationVolcanoGroup:
+		return isName(value)
+	default:
+		return false
+	}
 }
 
 // CountedElsewhere reports whether Kueue has counted, or will count, what a pod with these labels
@@ -101,7 +126,7 @@ func (a GroupAPI) Field() string {
 	switch a {
 	case Native:
 		return "spec.schedulingPolicy.gang.minCount"
-	case Coscheduling:
+	case Coscheduling, Volcano:
 		return "spec.minMember"
 	default:
 		return "annotation " + AnnotationKueueTotal
@@ -110,8 +135,12 @@ func (a GroupAPI) Field() string {
 
 // Reference is where a pod names its group.
 func (a GroupAPI) Reference() string {
-	if a == Native {
+	switch a {
+	case Native:
 		return "spec.schedulingGroup.podGroupName"
+	case Volcano:
+		return "annotation " + AnnotationVolcanoGroup
+	default:
+		return "label " + LabelCoscheduling
 	}
-	return "label " + LabelCoscheduling
 }

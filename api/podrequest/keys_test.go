@@ -23,7 +23,6 @@ var writers = map[string]string{
 	"webhook/podtemplate":              "writes down what was read",
 	"allocator/binding":                "writes the placement",
 	"allocator/kueue":                  "has Kueue write the Workload on its pods",
-	"allocator/state/podstate":         "keeps what is read when it trims a pod",
 	"cmd/kubectl-vernier/internal/cli": "writes the annotation of a resize",
 	"nri-plugin/capacity":              "writes the node's resources",
 }

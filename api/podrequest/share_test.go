@@ -216,6 +216,11 @@ func TestGroupOf(t *testing.T) {
 		"Kueue, one by one":  {pod(label(LabelKueue, "g"), annotation(AnnotationKueueFast, "true")), Group{}},
 		"all of them":        {pod(native("n"), label(LabelCoscheduling, "c"), label(LabelKueue, "k")), Group{Native, "ns", "n"}},
 		"two of them":        {pod(label(LabelCoscheduling, "c"), label(LabelKueue, "k")), Group{Coscheduling, "ns", "c"}},
+		"Volcano":            {pod(annotation(AnnotationVolcanoGroup, "g")), Group{Volcano, "ns", "g"}},
+		"Kueue and Volcano":  {pod(label(LabelKueue, "k"), annotation(AnnotationVolcanoGroup, "v")), Group{Kueue, "ns", "k"}},
+		"one by one in one":  {pod(label(LabelKueue, "k"), annotation(AnnotationKueueFast, "true"), annotation(AnnotationVolcanoGroup, "v")), Group{Volcano, "ns", "v"}},
+		"the longest name":   {pod(annotation(AnnotationVolcanoGroup, strings.Repeat("g", 253))), Group{Volcano, "ns", strings.Repeat("g", 253)}},
+		"no object's name":   {pod(annotation(AnnotationVolcanoGroup, strings.Repeat("g", 254))), Group{}},
 		"native, of no name": {pod(func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} }), Group{}},
 	} {
 		if got, is := GroupOf(tt.pod); got != tt.want || is != (tt.want != Group{}) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package podgroups makes, for tests, the PodGroups that others define: the native
-// one, with the Workload that it may come from, and the coscheduling plugin's, with the CRD that it installs.
+// one, with the Workload that it may come from, and those of the coscheduling plugin and of Volcano, with
+// the CRDs that these install.
 //
 // It holds only what Vernier reads of them, and nothing that ships imports it.
 package podgroups
@@ -18,21 +19,27 @@ var ServeNative = map[string]string{"feature-gates": "GenericWorkload=true,Topol
 
 // CRD is the coscheduling plugin's, as far as Vernier reads it.
 func CRD() *unstructured.Unstructured {
+	crd := definition(podrequest.Coscheduling, "v1alpha1")
+	// Groups below x-k8s.io need it.
+	crd.SetAnnotations(map[string]string{"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"})
+	return crd
+}
+
+// VolcanoCRD is Volcano's, as far as Vernier reads it.
+func VolcanoCRD() *unstructured.Unstructured { return definition(podrequest.Volcano, "v1beta1") }
+
+func definition(api podrequest.GroupAPI, version string) *unstructured.Unstructured {
 	schema := map[string]any{"type": "object", "properties": map[string]any{"spec": map[string]any{"type": "object", "properties": map[string]any{
 		"minMember": map[string]any{"type": "integer", "format": "int32"}}}}}
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1",
 		"kind":       "CustomResourceDefinition",
-		"metadata": map[string]any{
-			"name": "podgroups." + string(podrequest.Coscheduling),
-			// Groups below x-k8s.io need it.
-			"annotations": map[string]any{"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"},
-		},
+		"metadata":   map[string]any{"name": "podgroups." + string(api)},
 		"spec": map[string]any{
-			"group": string(podrequest.Coscheduling),
+			"group": string(api),
 			"names": map[string]any{"kind": "PodGroup", "listKind": "PodGroupList", "plural": "podgroups", "singular": "podgroup"},
 			"scope": "Namespaced",
-			"versions": []any{map[string]any{"name": "v1alpha1", "served": true, "storage": true,
+			"versions": []any{map[string]any{"name": version, "served": true, "storage": true,
 				"schema": map[string]any{"openAPIV3Schema": schema}}},
 		},
 	}}
@@ -41,6 +48,11 @@ func CRD() *unstructured.Unstructured {
 // Coscheduling is a PodGroup of the coscheduling plugin.
 func Coscheduling(namespace, name string, minMember int64) *unstructured.Unstructured {
 	return object(podrequest.Coscheduling, "v1alpha1", "PodGroup", namespace, name, map[string]any{"minMember": minMember})
+}
+
+// Volcano is a PodGroup of Volcano's, which its controllers make for each of its Jobs.
+func Volcano(namespace, name string, minMember int64) *unstructured.Unstructured {
+	return object(podrequest.Volcano, "v1beta1", "PodGroup", namespace, name, map[string]any{"minMember": minMember})
 }
 
 // Native is a native PodGroup with the gang policy, or with the basic one when

@@ -26,33 +26,40 @@ import (
 	"vernier.dev/vernier/api/podrequest"
 )
 
-// Read are the native PodGroups as the allocator reads them from an API server.
+// Read are PodGroups as the allocator reads them from an API server, which serves the native ones, and of
+// others those that there are.
 func Read(t *testing.T, groups ...*unstructured.Unstructured) *podgroup.Sizes {
 	t.Helper()
-	api := schema.GroupVersion{Group: string(podrequest.Native), Version: "v1"}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		switch path := "/apis/" + api.Group; r.URL.Path {
-		case path:
-			_ = json.NewEncoder(w).Encode(metav1.APIGroup{PreferredVersion: metav1.GroupVersionForDiscovery{Version: api.Version}})
-		case path + "/" + api.Version:
-			_ = json.NewEncoder(w).Encode(metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: "podgroups"}}})
-		default:
-			http.NotFound(w, r)
-		}
-	}))
-	t.Cleanup(server.Close)
+	versions := map[string]string{string(podrequest.Native): "v1alpha2"}
 	var objects []runtime.Object
 	for _, g := range groups {
-		g.SetGroupVersionKind(api.WithKind("PodGroup"))
-		objects = append(objects, g)
+		api := g.GroupVersionKind()
+		versions[api.Group], objects = api.Version, append(objects, g)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		for group, version := range versions {
+			switch path := "/apis/" + group; r.URL.Path {
+			case path:
+				_ = json.NewEncoder(w).Encode(metav1.APIGroup{PreferredVersion: metav1.GroupVersionForDiscovery{Version: version}})
+				return
+			case path + "/" + version:
+				_ = json.NewEncoder(w).Encode(metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: "podgroups"}}})
+				return
+			}
+		}
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(server.Close)
+	lists := map[schema.GroupVersionResource]string{}
+	for group, version := range versions {
+		lists[schema.GroupVersionResource{Group: group, Version: version, Resource: "podgroups"}] = "PodGroupList"
 	}
 	sizes := &podgroup.Sizes{}
 	w := &served.Watcher{
 		Clock: clock.RealClock{}, Log: logr.Discard(), Resources: sizes.Resources(func(podrequest.Group) {}, func(podrequest.GroupAPI) {}),
 		Discovery: discovery.NewDiscoveryClientForConfigOrDie(&rest.Config{Host: server.URL}).RESTClient(),
-		Dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-			map[schema.GroupVersionResource]string{api.WithResource("podgroups"): "PodGroupList"}, objects...),
+		Dynamic:   dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, objects...),
 	}
 	var running sync.WaitGroup
 	ctx, stop := context.WithCancel(context.Background())

@@ -169,15 +169,15 @@ func TestOfObject(t *testing.T) {
 		want            []string
 	}{
 		"a Job of Volcano's": {"volcano", `{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, spec: {queue: q, minAvailable: 3, schedulerName: mine, tasks: [{replicas: 1}, {minAvailable: 2}]}}`,
-			[]string{"spec.queue: not honoured: Volcano's queue does not count it: use a ResourceQuota or Kueue", "spec.minAvailable" + group, "spec.tasks[1].minAvailable" + group}},
+			[]string{"spec.queue: not honoured: Volcano's queue does not count it: use a ResourceQuota or Kueue", "spec.tasks[1].minAvailable: not honoured: spec.minAvailable counts, of pods of any task"}},
 		"a master without a GPU": {"volcano", `{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, spec: {tasks: [
 			{name: master, template: {spec: {containers: [{name: a, resources: {limits: {volcano.sh/vgpu-number: 0}}}]}}},
 			{name: worker, template: {spec: {containers: [{name: a, resources: {limits: {volcano.sh/vgpu-number: 1}}}]}}}]}}`, []string{stays}},
 		"of its own scheduler": {"volcano", `{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, spec: {schedulerName: volcano, tasks: [{name: master, template: {spec: {containers: [{name: a}]}}}]}}`, []string{stays}},
 		"of another scheduler": {"volcano", `{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, spec: {schedulerName: default-scheduler, tasks: [{name: master}]}}`, nil},
 		"Kubernetes' Job":      {"volcano", `{apiVersion: batch/v1, kind: Job, spec: {queue: q, minAvailable: 3}}`, nil},
-		"a Deployment under Volcano": {"volcano", `{apiVersion: apps/v1, kind: Deployment, metadata: {annotations: {scheduling.volcano.sh/group-min-member: "2", scheduling.volcano.sh/queue-name: q}}}`,
-			[]string{"metadata.annotations[scheduling.volcano.sh/group-min-member]" + group,
+		"a Deployment under Volcano": {"volcano", `{apiVersion: apps/v1, kind: Deployment, metadata: {annotations: {scheduling.k8s.io/group-name: g, scheduling.volcano.sh/group-min-member: "2", scheduling.volcano.sh/queue-name: q}}}`,
+			[]string{"metadata.annotations[scheduling.k8s.io/group-name]" + group, "metadata.annotations[scheduling.volcano.sh/group-min-member]" + group,
 				"metadata.annotations[scheduling.volcano.sh/queue-name]: not honoured: Volcano's queue does not count it: use a ResourceQuota or Kueue"}},
 		"a Job under KAI": {"kai", `{apiVersion: batch/v1, kind: Job, metadata: {labels: {kai.scheduler/queue: q, a: b}}}`,
 			[]string{"metadata.labels[kai.scheduler/queue]: not honoured: KAI's queue does not count it: use a ResourceQuota or Kueue"}},

@@ -23,7 +23,6 @@ type Object struct {
 	Spec struct {
 		SchedulerName string `json:"schedulerName"`
 		Queue         string `json:"queue"`
-		MinAvailable  *int64 `json:"minAvailable"`
 		Tasks         []struct {
 			Name         string   `json:"name"`
 			MinAvailable *int64   `json:"minAvailable"`

@@ -273,7 +273,7 @@ func TestVolcano(t *testing.T) {
 				spec: {schedulerName: volcano, containers: [{name: a, resources: {limits: {volcano.sh/vgpu-number: 1}}}]}}`,
 			shares: `{"a":{"gpus":1,"memPercent":100}}`,
 			set:    map[string]string{"vernier.dev/gpu-uuid": "GPU-1", "vernier.dev/gpu-model": "!T4"},
-			warns:  []string{"scheduling.k8s.io/group-name]: not honoured", "volcano.sh/queue-name]: not honoured", replaced}},
+			warns:  []string{"scheduling.k8s.io/group-name]: honoured while Volcano's PodGroups are installed; without them the pods are placed one by one", "volcano.sh/queue-name]: not honoured", replaced}},
 		"a Deployment's pod, with queue and group": {
 			pod: `{metadata: {annotations: {scheduling.volcano.sh/queue-name: q, scheduling.volcano.sh/group-min-member: "2", scheduling.volcano.sh/x: v}},
 				spec: {containers: [{name: a, resources: {limits: {volcano.sh/vgpu-number: 1}}}]}}`,

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"vernier.dev/vernier/api/podrequest"
 	api "vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -32,7 +33,6 @@ const (
 	volcanoScheduling = "scheduling.volcano.sh/"
 	volcanoQueue      = volcanoScheduling + "queue-name"
 	volcanoMinMember  = volcanoScheduling + "group-min-member"
-	volcanoGroup      = "scheduling.k8s.io/group-name"
 )
 
 // volcanoLost says what becomes of a queue or of a group.
@@ -42,6 +42,9 @@ func volcanoLost(key string) string {
 	}
 	return oneByOne
 }
+
+// taskMin says what counts in the place of a task's minAvailable.
+const taskMin = "spec.minAvailable counts, of pods of any task"
 
 func (d volcano) Words() Words {
 	return Words{
@@ -68,7 +71,7 @@ func (d volcano) Share(_ *Reading, a *Asking) api.Share {
 
 func (volcano) Pod(r *Reading) {
 	have := r.Pod.Metadata.Annotations
-	for _, key := range r.keys("volcano.sh/vgpu-", "nvidia.com/", volcanoGroup, "volcano.sh/queue-name", volcanoScheduling) {
+	for _, key := range r.keys("volcano.sh/vgpu-", "nvidia.com/", podrequest.AnnotationVolcanoGroup, "volcano.sh/queue-name", volcanoScheduling) {
 		value := have[key]
 		switch key {
 		case useType, noUseType:
@@ -81,7 +84,10 @@ func (volcano) Pod(r *Reading) {
 			}
 		case "volcano.sh/vgpu-mode":
 			vgpuMode(r, key, value)
-		case volcanoGroup, "volcano.sh/queue-name", volcanoQueue, volcanoScheduling + "group-name", volcanoMinMember:
+		case podrequest.AnnotationVolcanoGroup:
+			r.warn(annotationsPath.Key(key), "honoured while Volcano's PodGroups are installed; without them %s", oneByOne)
+		case podrequest.VolcanoGate: // refused where it counts
+		case "volcano.sh/queue-name", volcanoQueue, volcanoScheduling + "group-name", volcanoMinMember:
 			r.ignore(key, volcanoLost(key))
 		default:
 			r.ignore(key, "Vernier has nothing like it")
@@ -89,8 +95,9 @@ func (volcano) Pod(r *Reading) {
 	}
 }
 
-// Object: a Job of Volcano's says for all of its pods which queue they count in and how many
-// start together. Other objects say it by annotations, from which its controller makes a group.
+// Object: a Job of Volcano's says for all of its pods which queue they count in. How many start together its
+// PodGroup says, which Volcano makes before the pods. Other objects say it by annotations, from which its
+// controller makes a group.
 func (d volcano) Object(o *Object) {
 	if o.Kind == "Job" && strings.HasPrefix(o.APIVersion, "batch.volcano.sh/") {
 		// Volcano's own is what a Job has that names none, and what its tasks get.
@@ -104,16 +111,13 @@ func (d volcano) Object(o *Object) {
 		if o.Spec.Queue != "" {
 			o.lose("spec.queue", volcanoLost(volcanoQueue))
 		}
-		if o.Spec.MinAvailable != nil {
-			o.lose("spec.minAvailable", oneByOne)
-		}
 		for i := range o.Spec.Tasks {
 			if o.Spec.Tasks[i].MinAvailable != nil {
-				o.lose(fmt.Sprintf("spec.tasks[%d].minAvailable", i), oneByOne)
+				o.lose(fmt.Sprintf("spec.tasks[%d].minAvailable", i), taskMin)
 			}
 		}
 	}
-	for _, key := range []string{volcanoGroup, volcanoMinMember, volcanoQueue} {
+	for _, key := range []string{podrequest.AnnotationVolcanoGroup, volcanoMinMember, volcanoQueue} {
 		if o.Metadata.Annotations[key] != "" {
 			o.lose(annotationsPath.Key(key).String(), volcanoLost(key))
 		}

@@ -96,6 +96,46 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// Volcano's gate for its queues and ours wait for each other, so it is refused beside a share: where a pod asks for
+// it, and where Volcano's webhook was first.
+func TestVolcanosGateIsRefused(t *testing.T) {
+	const (
+		key  = "scheduling.volcano.sh/queue-allocation-gate"
+		asks = `"name":"a","resources":{"limits":{"vernier.dev/gpu-core":"10"}}`
+		text = "Forbidden: Volcano takes this gate off a pod that has no other, and Vernier places a pod that has only Vernier's: neither would ever go. Remove it"
+		at   = "metadata.annotations[" + key + "]: " + text
+		gate = "spec.schedulingGates[" + key + "]: " + text
+	)
+	reader := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{})
+	for name, tt := range map[string]struct {
+		value, gate, container string
+		want                   []string
+	}{
+		"asked for":             {"true", "example.com/a", asks, []string{at}},
+		"set by Volcano":        {"true", key, asks, []string{at, gate}},
+		"set by somebody":       {"", key, asks, []string{gate}},
+		"not switched on by it": {"false", "example.com/a", asks, nil},
+		"without a share":       {"true", key, `"name":"a"`, nil},
+	} {
+		raw := []byte(`{"metadata":{"name":"p","annotations":{"` + key + `":"` + tt.value + `"}},"spec":{"schedulerName":"volcano","schedulingGates":[{"name":"` + tt.gate + `"}],"containers":[{` + tt.container + `}]}}`)
+		read := must.Get(reader.Read("team", raw))(t)
+		if len(read.Errors) != len(tt.want) {
+			t.Errorf("%s: %v", name, read.Errors)
+			continue
+		}
+		for i, want := range tt.want {
+			if got := read.Errors[i].Error(); !strings.HasPrefix(got, want) {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+	}
+	// A template says so before there are pods.
+	job := `{"metadata":{"name":"j"},"spec":{"template":{"metadata":{"annotations":{"` + key + `":"true"}},"spec":{"containers":[{` + asks + `}]}}}}`
+	if warned := must.Get(reader.Workload("team", []byte(job)))(t); len(warned) != 1 || !strings.HasPrefix(warned[0], "spec.template.metadata.annotations["+key+"]: pods are refused: ") {
+		t.Errorf("of a template: %q", warned)
+	}
+}
+
 // Whether there is room is asked for the very demand that the allocator reads from the admitted pod.
 func TestRoom(t *testing.T) {
 	dialects := must.Get(dialect.Settings{Dialects: "hami"}.Set())(t)

@@ -89,6 +89,18 @@ func gated(pod *slim.Pod) bool {
 	return slices.Contains(pod.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: api.Gate})
 }
 
+// volcanoGate refuses what has two systems wait for each other: the pod would never start.
+func volcanoGate(pod *slim.Pod) (errs field.ErrorList) {
+	const text = "Volcano takes this gate off a pod that has no other, and Vernier places a pod that has only Vernier's: neither would ever go. Remove it: Volcano's scheduler leaves the pod alone until it is placed"
+	if pod.Metadata.Annotations[podrequest.VolcanoGate] == "true" {
+		errs = append(errs, field.Forbidden(annotationsPath.Key(podrequest.VolcanoGate), text))
+	}
+	if slices.Contains(pod.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: podrequest.VolcanoGate}) {
+		errs = append(errs, field.Forbidden(specPath.Child("schedulingGates").Key(podrequest.VolcanoGate), text))
+	}
+	return errs
+}
+
 // review looks at all of a pod that asks for a share, and says everything that
 // is wrong at once.
 func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *findings {
@@ -102,6 +114,7 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 	f.plugins, errs = guard.RequirePlugin(pod.Metadata.Annotations, annotationsPath)
 	f.errs = append(f.errs, errs...)
 	f.errs = append(f.errs, guard.Pod(pod, rules.AllowedHostPaths)...)
+	f.errs = append(f.errs, volcanoGate(pod)...)
 	f.errs = append(f.errs, podrequest.PodLevel(pod.Spec.Resources, specPath.Child("resources"))...)
 	for c := range pod.All() {
 		f.narrow(c)

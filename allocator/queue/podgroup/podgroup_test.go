@@ -54,7 +54,7 @@ func TestHostileGroupsAreTrimmed(t *testing.T) {
 	u.SetAnnotations(map[string]string{"a": mib})
 	u.SetFinalizers([]string{mib})
 	meta := metav1.ObjectMeta{Namespace: "ns", Name: "g", UID: "u", ResourceVersion: "7"}
-	for api, want := range map[podrequest.GroupAPI]size{podrequest.Coscheduling: {min: 3}, podrequest.Native: {min: 4, ends: EndPods, topology: []string{"rack", "rack", "rack", "rack"}}} {
+	for api, want := range map[podrequest.GroupAPI]size{podrequest.Coscheduling: {min: 3}, podrequest.Volcano: {min: 3}, podrequest.Native: {min: 4, ends: EndPods, topology: []string{"rack", "rack", "rack", "rack"}}} {
 		if got := trim(api, u.DeepCopy()); !reflect.DeepEqual(got, &podGroup{meta, want}) {
 			t.Errorf("%s: kept %v", api, got)
 		}
@@ -76,6 +76,11 @@ func TestMin(t *testing.T) {
 		"no minMember":           {podrequest.Coscheduling, nil, 0, "spec.minMember is 0"},
 		"a negative minMember":   {podrequest.Coscheduling, map[string]any{"minMember": int64(-1)}, 0, "spec.minMember is -1"},
 		"a minMember of letters": {podrequest.Coscheduling, map[string]any{"minMember": "three"}, 0, "spec.minMember is 0"},
+		"Volcano's minMember":    {podrequest.Volcano, map[string]any{"minMember": int64(3), "minTaskMember": map[string]any{"worker": int64(2)}}, 3, ""},
+		"Volcano's minMember 0":  {podrequest.Volcano, map[string]any{"minMember": int64(0)}, 1, ""},
+		"Volcano's default":      {podrequest.Volcano, map[string]any{"queue": "default"}, 1, ""},
+		"a negative one of it":   {podrequest.Volcano, map[string]any{"minMember": int64(-1)}, 0, "PodGroup ns/g: spec.minMember is -1: set it"},
+		"letters in it":          {podrequest.Volcano, map[string]any{"minMember": "three"}, 0, "spec.minMember is 0"},
 		"minCount":               {podrequest.Native, gang(int64(4)), 4, ""},
 		"minCount 0":             {podrequest.Native, gang(int64(0)), 0, "spec.schedulingPolicy.gang.minCount is 0"},
 		"the basic policy":       {podrequest.Native, map[string]any{"schedulingPolicy": map[string]any{"basic": map[string]any{}}}, 1, ""},
@@ -123,6 +128,24 @@ func TestMinOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
+// Without Volcano its annotation is a remnant, and its pods start one by one; where its PodGroups are, the
+// one that is named must exist.
+func TestVolcanoIsGone(t *testing.T) {
+	s, n := &Sizes{}, podrequest.Group{API: podrequest.Volcano, Namespace: "ns", Name: "g"}
+	if _, err := s.Min(n, nil); !errors.Is(err, ErrUnknown) {
+		t.Errorf("before it is known: %v", err)
+	}
+	s.set(podrequest.Volcano, served.Absent)
+	if got, err := s.Min(n, nil); got != 1 || err != nil {
+		t.Errorf("without the CRD: %d, %v", got, err)
+	}
+	s.set(podrequest.Volcano, served.Read)
+	if _, err := s.Min(n, nil); err == nil || err.Error() !=
+		"annotation scheduling.k8s.io/group-name names PodGroup ns/g of scheduling.volcano.sh, which does not exist: create it, or correct the name" {
+		t.Errorf("without the group: %v", err)
+	}
+}
+
 func TestKueueTotal(t *testing.T) {
 	n := podrequest.Group{API: podrequest.Kueue, Namespace: "ns", Name: "g"}
 	three, four := pod(annotation(podrequest.AnnotationKueueTotal, "3")), pod(annotation(podrequest.AnnotationKueueTotal, "4"))
@@ -146,18 +169,19 @@ func TestKueueTotal(t *testing.T) {
 	}
 }
 
-// Who needs no groups does not wait for them for ever, and nobody waits once both APIs
+// Who needs no groups does not wait for them for ever, and nobody waits once all APIs
 // are known.
 func TestAwaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, start := &Sizes{}, time.Now()
 		s.set(podrequest.Native, served.Absent)
+		s.set(podrequest.Coscheduling, served.Absent)
 		s.Await(t.Context(), time.Minute)
 		if waited := time.Since(start); waited != time.Minute {
 			t.Errorf("waited for %v, want a minute", waited)
 		}
 		start = time.Now()
-		time.AfterFunc(10*time.Second, func() { s.set(podrequest.Coscheduling, served.Read) })
+		time.AfterFunc(10*time.Second, func() { s.set(podrequest.Volcano, served.Read) })
 		s.Await(t.Context(), time.Minute)
 		if waited := time.Since(start); waited < 10*time.Second || waited > 11*time.Second {
 			t.Errorf("waited for %v, want 10 s", waited)
@@ -177,6 +201,7 @@ func TestEnds(t *testing.T) {
 		"not said":     {podrequest.Native, nil, ""},
 		"not a string": {podrequest.Native, map[string]any{"all": map[string]any{}}, ""},
 		"coscheduling": {podrequest.Coscheduling, "PodGroup", ""},
+		"Volcano":      {podrequest.Volcano, "PodGroup", ""},
 	} {
 		for _, policy := range []string{"gang", "basic"} {
 			spec := map[string]any{"minMember": int64(2), "schedulingPolicy": map[string]any{policy: map[string]any{"minCount": int64(2)}}}

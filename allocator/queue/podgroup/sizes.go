@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -56,6 +57,8 @@ func (s *Sizes) Min(n podrequest.Group, members []*corev1.Pod) (int, error) {
 		return known.min, known.err
 	case s.state[n.API] == served.Unread:
 		return 0, ErrUnknown
+	case s.state[n.API] == served.Absent && n.API == podrequest.Volcano:
+		return 1, nil // left on pods that come from there: nobody else reads it
 	case s.state[n.API] == served.Absent:
 		return 0, fmt.Errorf("%s names %s, and this cluster has no PodGroups of %s: install them, or take it off the pod", n.API.Reference(), n, n.API)
 	default:
@@ -86,13 +89,16 @@ func (s *Sizes) Topology(n podrequest.Group) []string {
 	return s.sizes[n].topology
 }
 
+// apis are those whose groups are objects.
+var apis = []podrequest.GroupAPI{podrequest.Native, podrequest.Coscheduling, podrequest.Volcano}
+
 // Await waits until the groups of every API have been read or found not to be
 // served, for so long at most.
 func (s *Sizes) Await(ctx context.Context, atMost time.Duration) {
 	_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, atMost, true, func(context.Context) (bool, error) {
 		s.mu.RLock()
 		defer s.mu.RUnlock()
-		return s.state[podrequest.Native] != served.Unread && s.state[podrequest.Coscheduling] != served.Unread, nil
+		return !slices.ContainsFunc(apis, func(api podrequest.GroupAPI) bool { return s.state[api] == served.Unread }), nil
 	})
 }
 
@@ -166,6 +172,10 @@ func read(n podrequest.Group, obj *unstructured.Unstructured) size {
 		path = []string{"spec", "schedulingPolicy", "gang", "minCount"}
 	}
 	least, _, err := unstructured.NestedInt64(obj.Object, path...)
+	if err == nil && least == 0 && n.API == podrequest.Volcano {
+		is.min = 1 // Volcano's own default: no gang
+		return is
+	}
 	if err != nil || least < 1 {
 		return size{err: fmt.Errorf("%s: %s is %d: set it to the number of pods that must start together, 1 or more", n, n.API.Field(), least)}
 	}

@@ -13,7 +13,7 @@ import (
 // Resources are the PodGroups that Sizes knows, to be watched. Changed is called when a group says
 // something else than before, and allChanged when all groups of an API may.
 func (s *Sizes) Resources(changed func(podrequest.Group), allChanged func(podrequest.GroupAPI)) (all []served.Resource) {
-	for _, api := range []podrequest.GroupAPI{podrequest.Native, podrequest.Coscheduling} {
+	for _, api := range apis {
 		all = append(all, served.Resource{
 			Group: string(api), Name: "podgroups",
 			Trim: func(u *unstructured.Unstructured) (metav1.Object, error) { return trim(api, u), nil },

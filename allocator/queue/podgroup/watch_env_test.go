@@ -106,6 +106,27 @@ func TestCoschedulingComesAndGoes(t *testing.T) {
 	w.await(podrequest.Coscheduling, "g", "no PodGroups of scheduling.x-k8s.io")
 }
 
+// Volcano's controllers and ours start in any order. Without its CRD nobody waits for a group of it.
+func TestVolcanoComesAndGoes(t *testing.T) {
+	w := watch(t, nil)
+	w.await(podrequest.Volcano, "g", "1 <nil>")
+	crd := podgroups.VolcanoCRD()
+	w.must(w.Create(t.Context(), crd))
+	w.await(podrequest.Volcano, "g", "does not exist: create it")
+	g := podgroups.Volcano("default", "g", 3)
+	w.must(w.Create(t.Context(), g))
+	w.await(podrequest.Volcano, "g", "3 <nil>")
+	w.await(podrequest.Coscheduling, "g", "no PodGroups of scheduling.x-k8s.io")
+	w.update(g, func(spec map[string]any) { delete(spec, "minMember") })
+	w.await(podrequest.Volcano, "g", "1 <nil>")
+	w.update(g, func(spec map[string]any) { spec["minMember"] = int64(2) })
+	w.await(podrequest.Volcano, "g", "2 <nil>")
+	w.must(w.Delete(t.Context(), g))
+	w.await(podrequest.Volcano, "g", "does not exist: create it")
+	w.must(w.Delete(t.Context(), crd))
+	w.await(podrequest.Volcano, "g", "1 <nil>")
+}
+
 // The native API, where the server is told to serve it.
 func TestNative(t *testing.T) {
 	w := watch(t, podgroups.ServeNative)

@@ -128,8 +128,8 @@ func trimResourceClaim(c *resourcev1.ResourceClaim) {
 // TrimPod leaves all that places a pod. Of its status that is what a container that
 // was resized in place was allotted, and the claims that were made for it.
 func TrimPod(p *corev1.Pod) {
-	maps.DeleteFunc(p.Annotations, func(key, _ string) bool {
-		return !strings.HasPrefix(key, v1alpha1.Prefix) && key != podrequest.AnnotationKueueTotal && key != podrequest.AnnotationKueueFast && key != podrequest.AnnotationKueueRole
+	maps.DeleteFunc(p.Annotations, func(key, value string) bool {
+		return !strings.HasPrefix(key, v1alpha1.Prefix) && !podrequest.OfGroup(key, value)
 	})
 	p.OwnerReferences = slices.DeleteFunc(p.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Controller == nil || !*r.Controller })
 	trimTerms(p)

@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -270,6 +271,20 @@ func TestHostileAffinityIsTrimmed(t *testing.T) {
 				t.Errorf("%s, %s: keeps %v", name, kind, anti)
 			}
 		}
+	}
+}
+
+// What pods say of their groups is kept, but for a name that no PodGroup can have.
+func TestGroupsOfPodsAreKept(t *testing.T) {
+	kept := map[string]string{podrequest.AnnotationKueueTotal: "2", podrequest.AnnotationKueueFast: "true", podrequest.AnnotationKueueRole: "r", podrequest.AnnotationVolcanoGroup: "g"}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: maps.Clone(kept)}}
+	p.Annotations[podrequest.VolcanoGate] = "true"
+	if podstate.TrimPod(p); !maps.Equal(p.Annotations, kept) {
+		t.Errorf("kept %v", p.Annotations)
+	}
+	p.Annotations = map[string]string{podrequest.AnnotationVolcanoGroup: strings.Repeat("g", 1<<18)}
+	if podstate.TrimPod(p); len(p.Annotations) > 0 {
+		t.Error("a name of 256 KiB is kept")
 	}
 }
 

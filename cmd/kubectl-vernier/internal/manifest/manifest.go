@@ -198,7 +198,7 @@ func copies(v map[string]any) int {
 	return 1
 }
 
-// GroupOf reads a PodGroup of Kubernetes or of the coscheduling plugin.
+// GroupOf reads a PodGroup of Kubernetes, of the coscheduling plugin or of Volcano.
 func GroupOf(v map[string]any) Group {
 	u := unstructured.Unstructured{Object: v}
 	g := Group{Namespace: u.GetNamespace(), Name: u.GetName(), Min: 1}
