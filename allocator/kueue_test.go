@@ -12,6 +12,7 @@ import (
 
 	apply "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -84,7 +85,7 @@ func (q *queued) patch(u *unstructured.Unstructured, p client.Patch) error {
 	q.must(err)
 	is, err := patch.Apply(was)
 	if err != nil {
-		return err
+		return apierrors.NewInvalid(u.GroupVersionKind().GroupKind(), u.GetName(), nil)
 	}
 	q.must(u.UnmarshalJSON(is))
 	q.bump(u)
@@ -130,7 +131,7 @@ func (q *queued) show(u *unstructured.Unstructured) {
 func (q *queued) settle() {
 	for range 3 {
 		q.work()
-		q.allocator.workloads.Flush(context.Background())
+		q.must(q.allocator.workloads.Flush(context.Background()))
 	}
 }
 
@@ -387,6 +388,44 @@ func TestKueue_PlainPods(t *testing.T) {
 	q.work()
 	q.edit("p", func(p *corev1.Pod) { p.Spec.SchedulingGates = p.Spec.SchedulingGates[:1]; of("of-p")(p) })
 	q.expect("p:n0 o1:n0 o2")
+}
+
+// Pods are judged as they will be: as many as Kueue counts, with labels and tolerations of its flavors, by the
+// minimum and the dialects of admission. Beyond a bound nothing is reserved.
+func TestKueue_Templates(t *testing.T) {
+	q := newQueued(t, 1)
+	q.put("resourceflavors", map[string]any{"metadata": map[string]any{"name": "any"}, "spec": map[string]any{
+		"nodeLabels": map[string]any{"pool": "a"}, "tolerations": []any{map[string]any{"key": "gpu", "operator": "Exists"}}}})
+	q.setNode("n0", func(n *corev1.Node) {
+		counted(n)
+		n.Labels["pool"] = "a"
+		n.Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
+	})
+	q.submit("partly", 5, limitsOf(100, 100), nil)
+	q.verdict("partly", "Rejected", "")
+	u := q.workloads["partly"].DeepCopy()
+	assignments, _, _ := unstructured.NestedSlice(u.Object, "status", "admission", "podSetAssignments")
+	assignments[0].(map[string]any)["count"] = int64(2)
+	q.must(unstructured.SetNestedSlice(u.Object, assignments, "status", "admission", "podSetAssignments"))
+	check := q.verdict("partly", "Rejected", "")
+	check["state"] = "Pending"
+	q.must(unstructured.SetNestedSlice(u.Object, []any{check}, "status", "admissionChecks"))
+	q.show(u)
+	q.settle()
+	q.verdict("partly", "Ready", "room for 2 pods is reserved")
+	q.submit("many", 2001, limitsOf(1, 1), nil)
+	q.verdict("many", "Ready", "nothing is reserved: it has more than 2000 pods")
+}
+
+// A flavor or a check that comes later is no error, and a check of somebody else's is left alone.
+func TestKueue_OtherChecks(t *testing.T) {
+	q := newQueued(t, 1)
+	q.put("admissionchecks", map[string]any{"metadata": map[string]any{"name": "placement"}, "spec": map[string]any{"controllerName": "example.com/other"}})
+	q.submit("w", 1, limitsOf(100, 100), nil)
+	q.verdict("w", "Pending", "")
+	q.put("admissionchecks", map[string]any{"metadata": map[string]any{"name": "placement"}, "spec": map[string]any{"controllerName": v1alpha1.AdmissionCheckController}})
+	q.settle()
+	q.verdict("w", "Ready", "")
 }
 
 // Where Kueue is no longer served its Workloads are forgotten; what has changed since it was judged is

@@ -5,6 +5,7 @@ package kueue
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -43,9 +44,10 @@ type task struct {
 	check    string
 }
 
-// writes is what is to be written; the queue is nil while another replica leads.
+// writes is what is to be written. Due is nil while another replica leads, and the queue until Write runs.
 type writes struct {
 	mu    sync.Mutex
+	due   map[task]bool
 	queue workqueue.TypedRateLimitingInterface[task]
 }
 
@@ -54,6 +56,8 @@ func (k *Workloads) write(t task) {
 	defer k.writes.mu.Unlock()
 	if k.writes.queue != nil {
 		k.writes.queue.Add(t)
+	} else if k.writes.due != nil {
+		k.writes.due[t] = true
 	}
 }
 
@@ -78,16 +82,14 @@ func (k *Workloads) say(w *workload, v verdict) {
 
 // Open has verdicts taken in that are to be written: this replica leads now.
 func (k *Workloads) Open() {
-	q := workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[task](queue.FirstRetry, queue.LastRetry), workqueue.TypedRateLimitingQueueConfig[task]{Clock: k.Clock})
 	k.writes.mu.Lock()
-	k.writes.queue = q
+	k.writes.due = map[task]bool{}
 	k.writes.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	clear(k.verdicts)
 	for name := range k.checks {
-		q.Add(task{check: name})
+		k.write(task{check: name})
 	}
 }
 
@@ -95,16 +97,20 @@ func (k *Workloads) Open() {
 func (k *Workloads) Close() {
 	k.writes.mu.Lock()
 	defer k.writes.mu.Unlock()
-	if k.writes.queue != nil {
-		k.writes.queue.ShutDown()
-	}
-	k.writes.queue = nil
+	k.writes.due = nil
 }
 
-// Write writes verdicts between Open and Close, until ctx ends.
+// Write writes verdicts after Open, until ctx ends.
 func (k *Workloads) Write(ctx context.Context) {
+	q := workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[task](queue.FirstRetry, queue.LastRetry), workqueue.TypedRateLimitingQueueConfig[task]{Clock: k.Clock})
+	stop := context.AfterFunc(ctx, q.ShutDown)
+	defer stop()
 	k.writes.mu.Lock()
-	q := k.writes.queue
+	k.writes.queue = q
+	for t := range k.writes.due {
+		q.Add(t)
+	}
 	k.writes.mu.Unlock()
 	var running sync.WaitGroup
 	for range writers {
@@ -114,13 +120,9 @@ func (k *Workloads) Write(ctx context.Context) {
 		})
 	}
 	running.Wait()
-}
-
-// Flush writes what is to be written now, by the caller.
-func (k *Workloads) Flush(ctx context.Context) {
-	for q := k.writes.queue; q.Len() > 0; {
-		k.writeNext(ctx, q)
-	}
+	k.writes.mu.Lock()
+	k.writes.queue = nil
+	k.writes.mu.Unlock()
 }
 
 func (k *Workloads) writeNext(ctx context.Context, q workqueue.TypedRateLimitingInterface[task]) bool {
@@ -129,22 +131,35 @@ func (k *Workloads) writeNext(ctx context.Context, q workqueue.TypedRateLimiting
 		return false
 	}
 	defer q.Done(t)
-	err := error(nil)
+	if err := k.do(ctx, t); err != nil && ctx.Err() == nil {
+		k.Log.Error(err, "Cannot write for Kueue; trying again", "workload", t.workload, "check", t.check)
+		q.AddRateLimited(t)
+	} else {
+		q.Forget(t)
+	}
+	return true
+}
+
+// Flush writes once what is to be written now, where Write does not run.
+func (k *Workloads) Flush(ctx context.Context) (err error) {
+	for len(k.writes.due) > 0 {
+		for t := range k.writes.due {
+			delete(k.writes.due, t)
+			err = errors.Join(err, k.do(ctx, t))
+		}
+	}
+	return err
+}
+
+func (k *Workloads) do(ctx context.Context, t task) error {
 	switch {
 	case t.check != "":
-		err = k.writeCheck(ctx, t.check)
+		return k.writeCheck(ctx, t.check)
 	case t.pause:
-		err = k.writePause(ctx, t.workload)
+		return k.writePause(ctx, t.workload)
 	default:
-		err = k.writeVerdict(ctx, t.workload)
+		return k.writeVerdict(ctx, t.workload)
 	}
-	if err == nil || ctx.Err() != nil {
-		q.Forget(t)
-		return true
-	}
-	k.Log.Error(err, "Cannot write for Kueue; trying again", "workload", t.workload, "check", t.check)
-	q.AddRateLimited(t)
-	return true
 }
 
 // operation is one of a JSON patch.
