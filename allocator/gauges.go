@@ -55,7 +55,7 @@ var (
 	waitingByReason = prometheus.NewDesc("vernier_allocator_waiting_pods_by_reason",
 		"Gated pods that cannot be placed now, by what is against them: devices, scheduler, invalid, or others: pods that they start with or come after.", []string{"reason"}, nil)
 	reservations = prometheus.NewDesc("vernier_allocator_reservations",
-		"Room on GPUs that is kept for a pod or a gang, by why. The head is that of the pods that wait. For defragment others are moved, and move is for their successors.", []string{"kind"}, nil)
+		"Room on GPUs that is kept for a pod or a gang, by why. The head is that of the pods that wait. For defragment others are moved, and move is for their successors. Workload is for Kueue's.", []string{"kind"}, nil)
 	headWait = prometheus.NewDesc("vernier_allocator_head_of_line_wait_seconds",
 		"For how long room has been kept for the head of the line that waits longest, 0 without one.", nil, nil)
 	headEstimate = prometheus.NewDesc("vernier_allocator_head_of_line_estimate_seconds",
