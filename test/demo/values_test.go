@@ -16,9 +16,11 @@ import (
 func TestValues(t *testing.T) {
 	folder := must.Get(renderValues(t.Context(), filepath.Join(t.TempDir(), "manifests"),
 		"allocator.reserveAfter=20s allocator.preemption=Never dialects.enabled={kai,hami} node.opportunisticCPU=50"))(t)
+	// The allocator reads templates as the webhook reads pods.
+	reads := []string{"--dialects=kai,hami", "--gpushare-unit=GiB", "--hami-default-mem=0", "--hami-default-cores=0", "--nvidia-replicas=0"}
 	for part, want := range map[string][]string{
-		"allocator": {"--preemption=Never", "--reserve-after=20s"},
-		"webhook":   {"--dialects=kai,hami", "--gpushare-unit=GiB", "--hami-default-mem=0", "--hami-default-cores=0", "--nvidia-replicas=0"},
+		"allocator": append([]string{"--preemption=Never", "--reserve-after=20s"}, reads...),
+		"webhook":   reads,
 		"node":      {"--opportunistic-cpu=50"},
 	} {
 		if flags, err := folder.Flags(part); err != nil || !slices.Equal(flags, want) {
