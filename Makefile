@@ -225,6 +225,10 @@ bench-e2e: deps tools build ## a container's start with Vernier and without, on 
 bench-preempt: deps tools build ## a pod's start for which others are evicted, beside the same on a free GPU (needs root)
 	$(CGO) go test -tags e2e -run '^$$' -bench Preemption -benchtime 100x -timeout 30m ./test/bench/preempt
 
+.PHONY: bench-kueue
+bench-kueue: deps tools guests build ## a small job's wait behind 200 in a queue of Kueue's, for each of which there is no GPU (needs root)
+	$(CGO) go test -tags e2e -run 'TestFragmented$$' -v -timeout 30m ./test/e2e/kueue -args -many=200
+
 .PHONY: bench-page
 bench-page: readers ## a reader's wait for the page in a browser, with 8 GPUs and with 5,000
 	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 10x ./test/e2e/browser

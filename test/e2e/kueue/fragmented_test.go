@@ -5,6 +5,7 @@
 package kueue
 
 import (
+	"flag"
 	"fmt"
 	"testing"
 	"time"
@@ -16,10 +17,11 @@ import (
 	"vernier.dev/vernier/test/must"
 )
 
-// many is how many Jobs ask for a whole GPU that nobody has, free the compute of each GPU, and holders how
-// many of them quota admits at a time.
+// many is how many Jobs ask for a whole GPU that nobody has: `make bench-kueue` takes 200.
+var many = flag.Int("many", 40, "how many Jobs wait for a whole GPU")
+
+// free is the compute of each GPU that is not used, and holders how many of the Jobs quota admits at a time.
 const (
-	many    = 200
 	free    = 30
 	holders = free * 2 * gpus / 100
 )
@@ -72,7 +74,7 @@ func TestFragmented(t *testing.T) {
 	empty(t, "unchecked")
 
 	queue(t, "checked", 100*holders, withCheck)
-	whole("checked", many)
+	whole("checked", *many)
 	await(t, "a verdict on one of them", func() (bool, string) {
 		for _, w := range workloads(t, "checked") {
 			if _, message, _ := said(w); message != "" {
@@ -84,7 +86,7 @@ func TestFragmented(t *testing.T) {
 	start := time.Now()
 	job(t, "checked", "small", 1, limits(free, 1000))
 	awaitRunning(t, "checked", "small", 1)
-	t.Logf("the small one ran %v after it was submitted behind %d, of which %d hold quota at a time", time.Since(start).Round(time.Millisecond), many, holders)
+	t.Logf("the small one ran %v after it was submitted behind %d, of which %d hold quota at a time", time.Since(start).Round(time.Millisecond), *many, holders)
 	if n := unplaceable("checked"); n != 1 {
 		t.Errorf("%d Workloads are admitted, want the small one alone", n)
 	}

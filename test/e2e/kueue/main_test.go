@@ -37,6 +37,9 @@ import (
 // gpus are those of each of the two nodes.
 const gpus = 8
 
+// patience bounds each wait: Kueue looks at a queue about once a second, and the machine may be busy.
+const patience = 10 * time.Minute
+
 var sys *system.System
 
 func TestMain(m *testing.M) {
@@ -55,7 +58,7 @@ func TestMain(m *testing.M) {
 func await(t *testing.T, what string, is func() (bool, string)) {
 	t.Helper()
 	last := ""
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 3*time.Minute, true, func(context.Context) (ok bool, _ error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(context.Context) (ok bool, _ error) {
 		ok, last = is()
 		return ok, nil
 	})
@@ -113,7 +116,7 @@ spec: {clusterQueue: %[1]s}
 // empty deletes all Jobs and pods of a namespace and waits until these are gone, with their slices.
 func empty(t *testing.T, namespace string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	in := client.InNamespace(namespace)
 	must.Report(t, sys.Client.DeleteAllOf(ctx, &batchv1.Job{}, in, client.PropagationPolicy(metav1.DeletePropagationBackground)))
