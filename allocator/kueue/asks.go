@@ -27,8 +27,8 @@ const flavorPause = queue.FirstRetry
 // unadmissible is why a Workload's pods would be refused.
 type unadmissible struct{ error }
 
-// asksOf are the pods of a Workload that ask for a share, as they will be. They are those that exist where
-// it is of pods, and else as many of each template as Kueue has counted.
+// asksOf are requests for the pods of a Workload that ask for a share: its own pods where it was made of
+// pods, and else as many of each template as Kueue has counted.
 func (k *Workloads) asksOf(w *workload) (asks []scheduling.Request, err error) {
 	if !k.Enabled(w.Namespace) {
 		return nil, nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kueue owns the admission check of Kueue's Workloads: those that wait for it, and the
+// Package kueue owns the admission check of Kueue's Workloads: the pending ones, and the
 // verdicts on them. Kueue admits by sums. The check says whether there are devices for all pods of a
 // Workload, and has their room reserved until they come.
 //

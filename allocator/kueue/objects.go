@@ -140,7 +140,7 @@ func (w *workload) admitted() bool {
 	return meta.IsStatusConditionTrue(w.Status.Conditions, "Admitted")
 }
 
-// pods are those that the Workload is of, where it is of pods that exist.
+// pods are the owners of a Workload that was made of plain pods.
 func (w *workload) pods() (uids []types.UID) {
 	for _, owner := range w.OwnerReferences {
 		if owner.APIVersion == "v1" && owner.Kind == "Pod" {

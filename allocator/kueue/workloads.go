@@ -61,7 +61,7 @@ type Config struct {
 	Log     logr.Logger
 }
 
-// Workloads are those that Kueue has. It may be used concurrently, but for Decide and Rebuild, which
+// Workloads are Kueue's, as the watch shows them. It may be used concurrently, but for Decide and Rebuild, which
 // are the worker's.
 type Workloads struct {
 	Config
@@ -76,7 +76,7 @@ type Workloads struct {
 	asks map[types.NamespacedName][]scheduling.Request
 	// why is why a Workload was to be tried again.
 	why map[types.NamespacedName]string
-	// verdicts are those that are to be written, writes what is.
+	// verdicts are not written yet; writes is the queue of writes.
 	verdicts map[types.NamespacedName]verdict
 	writes   writes
 }

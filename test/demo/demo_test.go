@@ -60,7 +60,7 @@ func TestDemo(t *testing.T) {
 			}
 		})
 	}
-	// Those that need Kueue come last: the others are as they are without it.
+	// Examples that need Kueue run last: the others run without it.
 	needsKueue := []string{"fair-share", "fair-use", "queues"}
 	slices.SortStableFunc(examples, func(a, b os.DirEntry) int {
 		return cmp.Compare(slices.Index(needsKueue, a.Name()), slices.Index(needsKueue, b.Name()))

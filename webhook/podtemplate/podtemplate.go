@@ -209,7 +209,7 @@ func (r Reading) Admitted(raw []byte) (*corev1.Pod, error) {
 }
 
 // Admit returns a function that is the pod as admission by the rules leaves it, and nil for one that it
-// leaves as it is. The error says why it is refused. Classes are looked up in those that are known.
+// leaves as it is. The error says why it is refused. Classes are looked up in the known ones.
 func Admit(rules Rules, known *classes.Set) func(namespace string, raw []byte) (*corev1.Pod, error) {
 	rules.Classes = known
 	reader := New(&fleet.Fleet{}, rules)

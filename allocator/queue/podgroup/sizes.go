@@ -89,7 +89,7 @@ func (s *Sizes) Topology(n podrequest.Group) []string {
 	return s.sizes[n].topology
 }
 
-// apis are those whose groups are objects.
+// apis have their groups as objects.
 var apis = []podrequest.GroupAPI{podrequest.Native, podrequest.Coscheduling, podrequest.Volcano}
 
 // Await waits until the groups of every API have been read or found not to be
