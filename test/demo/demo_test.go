@@ -60,20 +60,25 @@ func TestDemo(t *testing.T) {
 			}
 		})
 	}
-	// Examples that need Kueue run last: the others run without it.
-	needsKueue := []string{"fair-share", "fair-use", "queues"}
+	// Examples that need a guest run last: the others run without it.
+	needs := map[string][]string{
+		"jobset": {"jobset"}, "trainer": {"jobset", "trainer"}, "ray": {"kuberay"},
+		"leaderworkerset": {"kueue", "lws"}, "queues": {"kueue"}, "fair-share": {"kueue"}, "fair-use": {"kueue"},
+	}
 	slices.SortStableFunc(examples, func(a, b os.DirEntry) int {
-		return cmp.Compare(slices.Index(needsKueue, a.Name()), slices.Index(needsKueue, b.Name()))
+		return cmp.Compare(len(needs[a.Name()]), len(needs[b.Name()]))
 	})
-	installed := false
+	installed := map[string]bool{}
 	for _, example := range examples {
 		if !example.IsDir() {
 			continue
 		}
 		name := example.Name()
-		if slices.Contains(needsKueue, name) && !installed {
-			installed = true
-			must.Do(t, sys.InstallKueue(t.Context(), fairSharing...))
+		for _, guest := range needs[name] {
+			if !installed[guest] {
+				installed[guest] = true
+				must.Do(t, sys.InstallGuest(t.Context(), guest, fairSharing...))
+			}
 		}
 		t.Run(name, func(t *testing.T) {
 			if name == "rdma" {
@@ -91,6 +96,7 @@ func TestDemo(t *testing.T) {
 				out, err := sys.Shell(ctx, "kubectl get pods,deployments,jobs -o name; kubectl get sliceledgers -o jsonpath='{.items[*].spec.devices[*].slices}'")
 				return err == nil && out == "", out
 			})
+			checkTogether(t, sys, name)
 			ran := 0
 			for _, b := range pages {
 				if b.Page == filepath.Join("docs/examples", name, "README.md") && b.Session {

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -69,10 +70,12 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if os.Getenv("KUEUE") == "1" {
-		say("installing Kueue")
-		if err := sys.InstallKueue(ctx, fairSharing...); err != nil {
-			return err
+	for _, guest := range system.Guests() {
+		if os.Getenv(strings.ToUpper(guest)) == "1" {
+			say("installing %s", guest)
+			if err := sys.InstallGuest(ctx, guest, fairSharing...); err != nil {
+				return err
+			}
 		}
 	}
 	if err := sys.Namespaces(ctx, map[string]bool{namespace: true}); err != nil {

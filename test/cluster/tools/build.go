@@ -144,14 +144,14 @@ func (t Tool) build(ctx context.Context, progress io.Writer, src, out string) er
 			return err
 		}
 	}
-	if t.Manifests != "" {
-		list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", t.Module)
+	for name, m := range t.Manifests {
+		list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", m.Module)
 		list.Dir, list.Env = cmd.Dir, cmd.Env
 		module, err := list.Output()
 		if err != nil {
-			return fmt.Errorf("finding the manifests of %s: %w", t.Name, err)
+			return fmt.Errorf("finding the manifests of %s: %w", m.Module, err)
 		}
-		if err := os.CopyFS(filepath.Join(out, t.Manifests), os.DirFS(filepath.Join(strings.TrimSpace(string(module)), t.Manifests))); err != nil {
+		if err := os.CopyFS(filepath.Join(out, name), os.DirFS(filepath.Join(strings.TrimSpace(string(module)), m.Folder))); err != nil {
 			return err
 		}
 	}

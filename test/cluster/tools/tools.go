@@ -28,11 +28,14 @@ type Tool struct {
 	Tags    string
 	LDFlags string
 	CGO     bool
-	// Manifests is a folder of the module that is copied beside the programs.
-	Manifests string
+	// Manifests are copied beside the programs, each to a folder of its name.
+	Manifests map[string]Manifests
 	// Cold says how long an empty build cache makes it on two cores.
 	Cold string
 }
+
+// Manifests are a folder of a module that the tool's go.mod names.
+type Manifests struct{ Module, Folder string }
 
 // The build tags and flags are those of the projects' own releases as far as a
 // build from the module allows: static, without what no test here uses.
@@ -83,10 +86,25 @@ var (
 		Packages: []string{"sigs.k8s.io/kwok/cmd/kwok"},
 		LDFlags:  "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=VERSION", Cold: "1 min",
 	}
-	// Kueue is the queueing system, with its manifests.
-	Kueue = Tool{
-		Name: "kueue", Module: "sigs.k8s.io/kueue",
-		Packages: []string{"sigs.k8s.io/kueue/cmd/kueue"}, Output: "kueue", Manifests: "config",
+	// Jobs are the queueing system and the controllers of jobs that run beside Vernier in some tests. One
+	// go.mod has them all, so that one build of their libraries serves all.
+	Jobs = Tool{
+		Name: "jobs", Module: "sigs.k8s.io/kueue",
+		Packages: []string{
+			"sigs.k8s.io/kueue/cmd/kueue",
+			"sigs.k8s.io/jobset",
+			"sigs.k8s.io/lws/cmd",
+			"github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
+			"github.com/ray-project/kuberay/ray-operator",
+		},
+		Manifests: map[string]Manifests{
+			"kueue":        {"sigs.k8s.io/kueue", "config"},
+			"jobset":       {"sigs.k8s.io/jobset", "config"},
+			"lws":          {"sigs.k8s.io/lws", "config"},
+			"trainer":      {"github.com/kubeflow/trainer/v2", "manifests"},
+			"kuberay":      {"github.com/ray-project/kuberay/ray-operator", "config"},
+			"coscheduling": {"sigs.k8s.io/scheduler-plugins", "manifests/coscheduling"},
+		},
 		LDFlags: "-s -w -X sigs.k8s.io/kueue/pkg/version.GitVersion=VERSION", Cold: "6 min",
 	}
 	// Own are the programs of this repository that run inside the cluster's
@@ -100,7 +118,7 @@ var (
 // All is every tool that a cluster needs, the slowest last. Guests is what runs on it in some tests.
 var (
 	All    = []Tool{Etcd, CNI, Own, Runc, Containerd, Kubernetes}
-	Guests = []Tool{Kueue}
+	Guests = []Tool{Jobs}
 )
 
 // kubernetesVersion stamps the version where Kubernetes' own build does; without

@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 		{Name: "n1", GPUs: a100, More: more}, {Name: "n2", GPUs: a100, More: more},
 	}}, func(ctx context.Context, s *system.System) error {
 		sys = s
-		return s.InstallKueue(ctx)
+		return s.InstallGuest(ctx, "kueue")
 	}))
 }
 
