@@ -244,7 +244,7 @@ bench-colocate: deps ## what sharing brings on a day of pods, by steps: TRACES=f
 	$(CGO) go run ./test/bench/colocate -traces "$(TRACES)" -picture docs/pictures/colocation.svg
 
 .PHONY: demo
-demo: ## see it work: no GPU and no cluster needed (KEEP=1 leaves it up, GPU=real takes this machine's GPUs, KUEUE=1 installs Kueue, SET="allocator.reserveAfter=20s" sets values of the chart; needs root)
+demo: ## see it work: no GPU and no cluster needed (KEEP=1 leaves it up, GPU=real takes this machine's GPUs, KUEUE=1 installs Kueue, and so do JOBSET=1, LWS=1, TRAINER=1 and KUBERAY=1, SET="allocator.reserveAfter=20s" sets values of the chart; needs root)
 	@test/demo/run.sh
 
 .PHONY: generate

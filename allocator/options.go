@@ -114,6 +114,20 @@ func (l *lookahead) Set(text string) error {
 	return nil
 }
 
+// maxGPUs is the flag for how many devices node autoscalers are asked for.
+type maxGPUs int
+
+func (m *maxGPUs) String() string { return strconv.Itoa(int(*m)) }
+
+func (m *maxGPUs) Set(text string) error {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > 100_000 {
+		return errors.New("give a number of GPUs up to 100000, or 0 to ask for none")
+	}
+	*m = maxGPUs(n)
+	return nil
+}
+
 // Options are what an operator chooses.
 type Options struct {
 	// Page is the address of the page; "0" serves none.
@@ -126,6 +140,8 @@ type Options struct {
 	IdleAfter       time.Duration
 	Defragment      preemption.Defragment
 	OvercommitCore  overcommitCore
+	// MaxGPUs bounds the devices that node autoscalers are asked for; 0 asks for none.
+	MaxGPUs maxGPUs
 }
 
 // AddFlags has flags set them.
@@ -139,6 +155,7 @@ func (o *Options) AddFlags(f *flag.FlagSet) {
 	f.Var((*lookahead)(&o.Lookahead), "lookahead", "how far ahead room is planned, as a `duration` of a minute or more. A pod that ends or leaves later counts as staying, and a pod that is evicted has so long to end")
 	f.Var((*idleAfter)(&o.Defragment.After), "defragment-after", "how long a pod waits before pods with the label "+v1alpha1.LabelMovable+"="+v1alpha1.LabelMovableTrue+" are moved for it, as a `duration`; 0s moves none")
 	f.Var(&o.OvercommitCore, "overcommit-core", "`selector:percent` of the nodes' labels: how much of the compute of each of their GPUs is promised to burstable containers at most. It may be repeated; the first that selects a node counts")
+	f.Var(&o.MaxGPUs, "scale-up-max-gpus", "how many `GPUs` node autoscalers are asked for at most, by CapacityBuffers, for pods that find no room; 0 asks for none")
 	f.IntVar(&o.Defragment.MaxPods, "defragment-max-pods", o.Defragment.MaxPods, "how many pods are moved for one at most")
 	f.IntVar(&o.Defragment.PerHour, "defragment-per-hour", o.Defragment.PerHour, "how many pods are moved in an hour at most")
 	f.Var((*idleAfter)(&o.IdleAfter), "idle-after", "how long a pod does no work on its GPUs before its condition "+string(v1alpha1.PodConditionGPUIdle)+" says so, as a `duration`; 0s never says it")

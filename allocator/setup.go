@@ -27,6 +27,7 @@ import (
 	"vernier.dev/vernier/allocator/kueue"
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/queue/podgroup"
+	"vernier.dev/vernier/allocator/scaleup"
 	"vernier.dev/vernier/allocator/state/agents"
 	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/allocator/state/podstate"
@@ -84,25 +85,31 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, podTemplates fun
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
 	context.AfterFunc(ctx, events.Shutdown)
 	sizes, known, nodes, namespaces := &podgroup.Sizes{}, &classes.Set{}, factory.Core().V1().Nodes().Lister(), factory.Core().V1().Namespaces().Lister()
-	labelsOf := func(name string) (map[string]string, bool) {
+	nodeOf := func(name string) *corev1.Node {
 		node, err := nodes.Get(name)
 		if err != nil {
-			return nil, false
+			return nil // it is not known
 		}
-		return node.Labels, true
+		return node
+	}
+	labelsOf := func(name string) (map[string]string, bool) {
+		if node := nodeOf(name); node != nil {
+			return node.Labels, true
+		}
+		return nil, false
 	}
 	selected := &tides.Set{Now: now.Read, Labels: labelsOf}
 	r := &replica{
 		allocator: New(Config{
-			Client:     direct,
-			Filters:    filters,
-			Events:     events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: notify.Component}),
-			Clock:      clock,
-			Log:        mgr.GetLogger().WithName("allocator"),
-			Groups:     sizes,
-			Classes:    known,
-			Tides:      selected,
-			NodeLabels: labelsOf,
+			Client:  direct,
+			Filters: filters,
+			Events:  events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: notify.Component}),
+			Clock:   clock,
+			Log:     mgr.GetLogger().WithName("allocator"),
+			Groups:  sizes,
+			Classes: known,
+			Tides:   selected,
+			Node:    nodeOf,
 			Overcommit: func(node string) (v1alpha1.Percent, bool) {
 				has, known := labelsOf(node)
 				return o.OvercommitCore.of(has), known
@@ -134,6 +141,11 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, podTemplates fun
 		Client: direct, Cache: mgr.GetCache(), Namespace: factory.Core().V1().Namespaces().Lister().Get,
 		Clock: clock, Log: mgr.GetLogger().WithName("advice"),
 	}
+	a := r.allocator
+	r.scaleup = &scaleup.Keeper{
+		Client: direct, Namespace: v1alpha1.SystemNamespace, MaxGPUs: int(o.MaxGPUs), Cache: a.cache, Queue: a.queue, Groups: a.groups, Reservations: a.reservations,
+		Filters: filters, Classes: known, Node: nodeOf, Clock: clock, Log: mgr.GetLogger().WithName("scaleup"),
+	}
 	if err := register(ctx, r.allocator.Collector()); err != nil {
 		return err
 	}
@@ -146,7 +158,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, podTemplates fun
 			return err
 		}
 	}
-	return errors.Join(mgr.Add(standby{r}), mgr.Add(manager.RunnableFunc(r.lead)), mgr.Add(manager.RunnableFunc(r.advise)), watchClasses(mgr), watchTides(mgr, now.Read), mgr.AddReadyzCheck("caches", r.ready))
+	return errors.Join(mgr.Add(standby{r}), mgr.Add(manager.RunnableFunc(r.lead)), mgr.Add(manager.RunnableFunc(r.beside(r.advice.Lead))), mgr.Add(manager.RunnableFunc(r.beside(r.scaleup.Lead))), watchClasses(mgr), watchTides(mgr, now.Read), mgr.AddReadyzCheck("caches", r.ready))
 }
 
 type replica struct {
@@ -159,6 +171,7 @@ type replica struct {
 	manager   manager.Manager
 	api       rest.Interface
 	advice    *advice.Keeper
+	scaleup   *scaleup.Keeper
 	// warm is closed when everything that exists has been taken in.
 	warm chan struct{}
 }
@@ -243,13 +256,15 @@ func (r *replica) lead(ctx context.Context) error {
 	}
 }
 
-// advise keeps advice while the replica leads, beside the worker.
-func (r *replica) advise(ctx context.Context) error {
-	select {
-	case <-r.warm:
-		return r.advice.Lead(ctx)
-	case <-ctx.Done():
-		return nil
+// beside runs something beside the worker while the replica leads.
+func (r *replica) beside(lead func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-r.warm:
+			return lead(ctx)
+		case <-ctx.Done():
+			return nil
+		}
 	}
 }
 

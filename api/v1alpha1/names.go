@@ -221,6 +221,10 @@ const LabelGPUCount = Prefix + "gpu-count"
 // LabelGPUMemMiB on a node: the memory of the GPU with least, in MiB. The allocator writes it.
 const LabelGPUMemMiB = Prefix + "gpu-mem-mib"
 
+// TaintAgentNotReady on a node keeps pods off until its ledger takes slices. Autoscalers put it on the nodes that they
+// make, as a startup taint. The allocator removes it.
+const TaintAgentNotReady = Prefix + "agent-not-ready"
+
 // LabelMIGMode on a node, with value LabelMIGModeEnabled. Its GPUs are put into MIG mode
 // as soon as nothing is on them, where that takes no reset.
 const (

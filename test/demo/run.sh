@@ -3,7 +3,7 @@
 # `make demo`: checks what is missing, builds what is not there yet, then hands
 # over to the demo program, which ends by itself (KEEP=1 leaves the cluster up). SET has
 # values of the chart, NAME=VALUE with spaces between them; GPU=real is for this machine's GPUs;
-# KUEUE=1 installs Kueue as well.
+# KUEUE=1 installs Kueue as well; JOBSET=1, LWS=1, TRAINER=1 and KUBERAY=1 what they name.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 # go-nvml declares NVML's deprecated functions; its warnings are not ours.

@@ -60,7 +60,7 @@ var guests = map[string]guest{
 	},
 	// Its pods here have no Ray in them, which its own init containers and probes would ask.
 	"kuberay": {
-		program: "ray-operator", render: "kubectl kustomize kuberay/default",
+		program: "kuberay", render: "kubectl kustomize kuberay/default",
 		namespace: "default", deployment: "kuberay-operator",
 		edits: []string{"cpu: 100m", "cpu: 50m", "        name: kuberay-operator\n", `        name: kuberay-operator
         env:
@@ -99,11 +99,7 @@ func (s *System) InstallGuest(ctx context.Context, name string, edits ...string)
 		return err
 	}
 	folder := filepath.Join(s.Cluster.Dir(), "guest-"+name)
-	err = errors.Join(os.RemoveAll(folder), os.MkdirAll(folder, 0o755))
-	for from := range tools.Jobs.Manifests {
-		err = errors.Join(err, os.CopyFS(filepath.Join(folder, from), os.DirFS(filepath.Join(dirs[0], from))))
-	}
-	if err != nil {
+	if err := errors.Join(os.RemoveAll(folder), os.CopyFS(folder, os.DirFS(filepath.Join(dirs[0], "manifests")))); err != nil {
 		return err
 	}
 	text, err := s.Shell(ctx, "cd "+folder+" && "+g.render)

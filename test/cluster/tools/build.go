@@ -151,7 +151,7 @@ func (t Tool) build(ctx context.Context, progress io.Writer, src, out string) er
 		if err != nil {
 			return fmt.Errorf("finding the manifests of %s: %w", m.Module, err)
 		}
-		if err := os.CopyFS(filepath.Join(out, name), os.DirFS(filepath.Join(strings.TrimSpace(string(module)), m.Folder))); err != nil {
+		if err := os.CopyFS(filepath.Join(out, "manifests", name), os.DirFS(filepath.Join(strings.TrimSpace(string(module)), m.Folder))); err != nil {
 			return err
 		}
 	}

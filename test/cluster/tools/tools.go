@@ -28,7 +28,7 @@ type Tool struct {
 	Tags    string
 	LDFlags string
 	CGO     bool
-	// Manifests are copied beside the programs, each to a folder of its name.
+	// Manifests are copied beside the programs, each to a folder of its name in one called manifests.
 	Manifests map[string]Manifests
 	// Cold says how long an empty build cache makes it on two cores.
 	Cold string
@@ -95,7 +95,7 @@ var (
 			"sigs.k8s.io/jobset",
 			"sigs.k8s.io/lws/cmd",
 			"github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
-			"github.com/ray-project/kuberay/ray-operator",
+			"./kuberay",
 		},
 		Manifests: map[string]Manifests{
 			"kueue":        {"sigs.k8s.io/kueue", "config"},

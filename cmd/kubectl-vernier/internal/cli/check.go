@@ -37,7 +37,7 @@ var (
 const onlyWarns = "vernier-workloads-elsewhere"
 
 // policies are the names of the chart's admission policies, each of which has a binding of the same name.
-var policies = []string{"vernier-advice", "vernier-allocator-checks", "vernier-allocator-classes", "vernier-allocator-deletions", "vernier-allocator-evictions", "vernier-allocator-ledgers", "vernier-allocator-nodes",
+var policies = []string{"vernier-advice", "vernier-allocator-buffers", "vernier-allocator-checks", "vernier-allocator-classes", "vernier-allocator-deletions", "vernier-allocator-evictions", "vernier-allocator-ledgers", "vernier-allocator-nodes",
 	"vernier-allocator-tides", "vernier-allocator-tokens", "vernier-allocator-workloads", "vernier-bindings", "vernier-deletions", "vernier-events", "vernier-evictions", "vernier-limits", "vernier-namespaces",
 	"vernier-node-events", "vernier-nodes", "vernier-pod-changes", "vernier-pods", "vernier-pods-elsewhere", "vernier-priority", "vernier-rdma",
 	"vernier-webhook-configuration", onlyWarns}
