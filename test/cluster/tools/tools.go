@@ -107,6 +107,16 @@ var (
 		},
 		LDFlags: "-s -w -X sigs.k8s.io/kueue/pkg/version.GitVersion=VERSION", Cold: "6 min",
 	}
+	// Karpenter makes nodes for CapacityBuffers, by its provider of nodes without a machine behind them.
+	Karpenter = Tool{
+		Name: "karpenter", Module: "sigs.k8s.io/karpenter",
+		Packages: []string{"sigs.k8s.io/karpenter/kwok"}, Output: "karpenter",
+		Manifests: map[string]Manifests{
+			"crds":      {"sigs.k8s.io/karpenter", "kwok/charts/crds"},
+			"kwok-crds": {"sigs.k8s.io/karpenter", "kwok/apis/crds"},
+		},
+		LDFlags: "-s -w -X sigs.k8s.io/karpenter/pkg/operator.Version=VERSION", Cold: "4 min",
+	}
 	// Own are the programs of this repository that run inside the cluster's
 	// namespaces.
 	Own = Tool{
@@ -118,7 +128,7 @@ var (
 // All is every tool that a cluster needs, the slowest last. Guests is what runs on it in some tests.
 var (
 	All    = []Tool{Etcd, CNI, Own, Runc, Containerd, Kubernetes}
-	Guests = []Tool{Jobs}
+	Guests = []Tool{Jobs, Karpenter}
 )
 
 // kubernetesVersion stamps the version where Kubernetes' own build does; without

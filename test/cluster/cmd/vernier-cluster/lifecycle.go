@@ -54,7 +54,7 @@ func assets() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&guests, "guests", false, "also what runs on a cluster in some tests: Kueue and the controllers of jobs")
+	cmd.Flags().BoolVar(&guests, "guests", false, "also what runs on a cluster in some tests: Kueue, the controllers of jobs, Karpenter")
 	return cmd
 }
 
