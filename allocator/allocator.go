@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -71,8 +70,8 @@ type Config struct {
 	// ReserveAfter is how long the first waiter waits before room is reserved for it; 0 reserves
 	// none.
 	ReserveAfter time.Duration
-	// Node is a node, nil where it is not known. A nil function writes none.
-	Node func(name string) *corev1.Node
+	// NodeLabels are a node's; false where it is not known. Nil labels no nodes.
+	NodeLabels func(node string) (map[string]string, bool)
 	// IdleAfter is how long a pod does no work on its GPUs before its condition says so; 0 never says it.
 	IdleAfter time.Duration
 	// Defragment says when pods are moved for others.
@@ -127,7 +126,7 @@ func New(c Config) *Allocator {
 		Read: c.PodTemplates, Enabled: c.Enabled, Classes: c.Classes, Clock: c.Clock, Log: c.Log,
 	})
 	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption.Failed, c.Filters.UnboundClaims, c.Clock)
-	a.repair = &repair.Reconciler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Tides: c.Tides, Overcommit: c.Overcommit, Node: c.Node, IdleAfter: c.IdleAfter, Clock: c.Clock, Log: c.Log}
+	a.repair = &repair.Reconciler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Tides: c.Tides, Overcommit: c.Overcommit, NodeLabels: c.NodeLabels, IdleAfter: c.IdleAfter, Clock: c.Clock, Log: c.Log}
 	a.reservations.OnEnd(a.preemption.Ended)
 	a.OnGone(a.reservations.Forget)
 	a.OnGone(a.preemption.Forget)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -39,7 +40,9 @@ type server struct {
 	cfg *rest.Config
 	client.Client
 	// clock is the replicas'.
-	clock hurried
+	clock clock.WithTicker
+	// options are the replicas' beside the defaults.
+	options Options
 	// agents are the node agents' pods, where the test has them.
 	agents *agents.Agents
 	// watches, if set, are those of the replicas that run from then on.
@@ -81,7 +84,7 @@ func launch(t testing.TB, flags map[string]string) *rest.Config {
 
 func serve(t *testing.T, cfg *rest.Config) *server {
 	t.Helper()
-	return &server{t: t, cfg: cfg, Client: apiserver.Client(t, cfg), clock: hurried{time.Now()}}
+	return &server{t: t, cfg: cfg, Client: apiserver.Client(t, cfg), clock: hurried{time.Now()}, options: Options{Page: "0"}}
 }
 
 func (s *server) must(err error) {
@@ -256,7 +259,7 @@ func (s *server) run() *process {
 		defer end()
 		mgr, err := NewManager(cfg, "0", "0")
 		if err == nil {
-			err = setup(ctx, mgr, Options{Page: "0"}, templates, s.clock, s.agents)
+			err = setup(ctx, mgr, s.options, templates, s.clock, s.agents)
 		}
 		if err == nil {
 			err = mgr.Start(ctx)

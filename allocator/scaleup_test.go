@@ -65,6 +65,7 @@ func (s *scaling) asks() string {
 
 func (s *scaling) asksNow() string {
 	s.t.Helper()
+	s.clock.Step(time.Second)
 	s.must(s.keeper.Look(s.t.Context()))
 	list, templates := &unstructured.UnstructuredList{}, &corev1.PodTemplateList{}
 	list.SetGroupVersionKind(buffers)
@@ -204,21 +205,24 @@ func TestScaleUp_What(t *testing.T) {
 	}
 }
 
-// A node that begins to take slices is counted on, until those that wait would be there.
+// A node that begins to take slices is counted on, until those that wait would be there. What fits there asks for
+// nothing more, before it is placed.
 func TestScaleUp_WhenNodeIsNew_IsCountedOn(t *testing.T) {
 	s := newScaling(t, 1, 4, true)
 	s.fill(30)
 	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Conditions = nil })
 	s.add("p", 100, 1)
+	s.add("q", 30, 1)
 	s.work()
-	if got := s.asks(); got != "1x1" {
+	if got := s.asks(); got != "2x1" {
 		t.Fatalf("while it starts: %q", got)
 	}
 	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Conditions = objects.ReadyLedger("n0").Status.Conditions })
-	s.work()
+	s.readAll()
 	if got := s.asksNow(); got != "1x1" {
 		t.Fatalf("as it is ready: %q", got)
 	}
+	s.work()
 	s.pass(10 * time.Second)
 	if got := s.asksNow(); got != "1x1 kubernetes.io/hostname NotIn [n0]" {
 		t.Fatalf("later: %q", got)
@@ -249,5 +253,58 @@ func TestScaleUp_WhenLeaderIsNew_DeletesTheRest(t *testing.T) {
 	absent.work()
 	if got := absent.asks(); got != "" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// The startup taint goes once the ledger takes slices, the kubelet is ready and shows the capacity, and the
+// buffers ask for less. Other taints stay.
+func TestScaleUp_StartupTaint(t *testing.T) {
+	s := newScaling(t, 1, 4, true)
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Conditions = nil })
+	startup, other := corev1.Taint{Key: v1alpha1.TaintAgentNotReady, Effect: corev1.TaintEffectNoSchedule}, corev1.Taint{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}
+	node := objects.Node("n0")
+	node.Spec.Taints = []corev1.Taint{startup, {Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}, other}
+	capacity := node.Status.Allocatable
+	node.Status.Allocatable = nil
+	s.must(s.api.Create(t.Context(), node))
+	s.keeper.Node = func(string) *corev1.Node {
+		s.must(s.api.Get(t.Context(), client.ObjectKeyFromObject(node), node))
+		return node
+	}
+	show := func(d time.Duration) string {
+		s.clock.Step(d)
+		s.must(s.keeper.Look(t.Context()))
+		keys := ""
+		for _, taint := range s.keeper.Node("").Spec.Taints {
+			keys += " " + taint.Key
+		}
+		return keys
+	}
+	for _, step := range []struct {
+		what string
+		do   func()
+		want string
+	}{
+		{"no agent", func() {}, " vernier.dev/agent-not-ready node.kubernetes.io/not-ready gpu"},
+		{"a kubelet that is not ready", func() {
+			s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Conditions = objects.ReadyLedger("n0").Status.Conditions })
+			s.readAll()
+		}, " vernier.dev/agent-not-ready node.kubernetes.io/not-ready gpu"},
+		{"no capacity", func() {
+			node.Spec.Taints = []corev1.Taint{startup, other}
+			s.must(s.api.Update(t.Context(), node))
+		}, " vernier.dev/agent-not-ready gpu"},
+		{"all", func() {
+			node.Status.Allocatable = capacity
+			s.must(s.api.Status().Update(t.Context(), node))
+		}, " gpu"},
+	} {
+		step.do()
+		if got := show(0); step.want == " gpu" && got == step.want {
+			t.Errorf("%s: it is gone before buffers could shrink", step.what)
+		}
+		if got := show(time.Second); got != step.want {
+			t.Errorf("%s: %q, want %q", step.what, got, step.want)
+		}
 	}
 }

@@ -101,15 +101,15 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, podTemplates fun
 	selected := &tides.Set{Now: now.Read, Labels: labelsOf}
 	r := &replica{
 		allocator: New(Config{
-			Client:  direct,
-			Filters: filters,
-			Events:  events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: notify.Component}),
-			Clock:   clock,
-			Log:     mgr.GetLogger().WithName("allocator"),
-			Groups:  sizes,
-			Classes: known,
-			Tides:   selected,
-			Node:    nodeOf,
+			Client:     direct,
+			Filters:    filters,
+			Events:     events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: notify.Component}),
+			Clock:      clock,
+			Log:        mgr.GetLogger().WithName("allocator"),
+			Groups:     sizes,
+			Classes:    known,
+			Tides:      selected,
+			NodeLabels: labelsOf,
 			Overcommit: func(node string) (v1alpha1.Percent, bool) {
 				has, known := labelsOf(node)
 				return o.OvercommitCore.of(has), known

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -43,7 +42,9 @@ type class struct {
 	empty *placement.Node
 	rooms []*placement.Node
 	// full are the nodes that are not to be counted on: as sums they have room, as devices not.
-	full        []string
+	full []string
+	// admits reports of a node that the pods may go there.
+	admits      func(node string) bool
 	cpu, memory resource.Quantity
 }
 
@@ -60,18 +61,19 @@ func (c *class) chunks() int {
 	return (used + c.devices - 1) / c.devices
 }
 
-// pack is what the sets ask for, the first ones until the next would exceed the bound on devices.
-func (k *Keeper) pack(sets [][]scheduling.Request, full map[string]*placement.Node) []buffer {
+// pack is what the sets ask for beyond the room on fresh nodes, the first ones until the next would exceed the
+// bound on devices.
+func (k *Keeper) pack(sets [][]scheduling.Request, fresh, full []*placement.Node) []buffer {
 	known, kinds := map[string]*class{}, map[string]*class{}
 	for _, set := range sets {
-		next := maps.Clone(known)
+		next, left := maps.Clone(known), slices.Clone(fresh)
 		slices.SortStableFunc(set, func(p, q scheduling.Request) int { return cmp.Compare(q.Demand.Least(), p.Demand.Least()) })
 		if slices.ContainsFunc(set, func(r scheduling.Request) bool {
 			kind := podrequest.EquivalenceClass(r.Pod) + fmt.Sprint(r.Pod.Spec.NodeSelector, r.Pod.Spec.Affinity.String(), r.Pod.Spec.Tolerations)
 			if _, is := kinds[kind]; !is {
 				kinds[kind] = k.classOf(r, full)
 			}
-			return !add(next, kinds[kind], r)
+			return !kinds[kind].place(r, left) && !add(next, kinds[kind], r)
 		}) {
 			continue
 		}
@@ -82,13 +84,27 @@ func (k *Keeper) pack(sets [][]scheduling.Request, full map[string]*placement.No
 		if asked > k.MaxGPUs {
 			break
 		}
-		known = next
+		known, fresh = next, left
 	}
 	var all []buffer
 	for _, name := range slices.Sorted(maps.Keys(known)) {
 		all = append(all, known[name].buffer())
 	}
 	return all
+}
+
+// place has the pod take room on a node that is there, if one has it.
+func (c *class) place(r scheduling.Request, rooms []*placement.Node) bool {
+	for i, room := range rooms {
+		if c == nil || !c.admits(room.Name) {
+			continue
+		}
+		if plan, fits := placement.Fit(r.Demand, room); fits {
+			rooms[i] = room.Without(&plan)
+			return true
+		}
+	}
+	return false
 }
 
 // add packs a pod of a class, on the first node on which it fits. It is false for one that fits on no node.
@@ -121,7 +137,7 @@ func add(known map[string]*class, of *class, r scheduling.Request) bool {
 }
 
 // classOf is the class of a pod, without pods; nil where no node would do.
-func (k *Keeper) classOf(r scheduling.Request, full map[string]*placement.Node) *class {
+func (k *Keeper) classOf(r scheduling.Request, full []*placement.Node) *class {
 	empty, models := k.shape(r)
 	if empty == nil {
 		return nil
@@ -145,13 +161,15 @@ func (k *Keeper) classOf(r scheduling.Request, full map[string]*placement.Node) 
 	key, _ := json.Marshal([]any{c.where, required, c.devices}) // which never fails: it was JSON
 	sum := sha256.Sum256(key)
 	c.name = "vernier-" + hex.EncodeToString(sum[:5])
-	admits := k.Filters.Admits([]*corev1.Pod{r.Pod})
-	for _, name := range slices.Sorted(maps.Keys(full)) {
+	starts := *r.Pod
+	starts.Spec.Tolerations = append(slices.Clip(starts.Spec.Tolerations), corev1.Toleration{Key: v1alpha1.TaintAgentNotReady, Operator: corev1.TolerationOpExists})
+	c.admits = k.Filters.Admits([]*corev1.Pod{&starts})
+	for _, room := range full {
 		free := v1alpha1.Percent(0)
-		for i := range full[name].Devices {
-			free += full[name].Devices[i].FreeCore
+		for i := range room.Devices {
+			free += room.Devices[i].FreeCore
 		}
-		if node := k.Node(name); node != nil && free >= v1alpha1.Percent(c.devices)*v1alpha1.WholeGPU && admits(name) && len(c.full) < maxExcluded {
+		if node := k.Node(room.Name); node != nil && free >= v1alpha1.Percent(c.devices)*v1alpha1.WholeGPU && c.admits(room.Name) && len(c.full) < maxExcluded {
 			c.full = append(c.full, node.Labels[corev1.LabelHostname])
 		}
 	}
@@ -229,22 +247,6 @@ var unknown = func() *placement.Node {
 	}
 	return n
 }()
-
-// full are the nodes that take slices for long enough that those who wait would be there, if there were room.
-func (k *Keeper) full(now time.Time) map[string]*placement.Node {
-	takes, all := map[string]time.Time{}, map[string]*placement.Node{}
-	for _, room := range k.Cache.Index.Room() {
-		since, known := k.takes[room.Name]
-		if !known {
-			since = now
-		}
-		if takes[room.Name] = since; now.Sub(since) >= settled {
-			all[room.Name] = room
-		}
-	}
-	k.takes = takes
-	return all
-}
 
 // buffer asks for the devices of the class, with the processors and memory of its pods.
 func (c *class) buffer() buffer {

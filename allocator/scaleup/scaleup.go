@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package scaleup owns the CapacityBuffers by which a node autoscaler makes nodes for pods that wait for
-// devices: autoscalers ignore pods with a scheduling gate. Nothing of a decision depends on it.
+// devices, and the startup taint of these nodes. Autoscalers ignore pods with a scheduling gate.
 //
 // Pods that have waited for a while are packed onto empty nodes like those that there are. The buffers ask
-// for the devices that this takes, whole, and they shrink as pods are placed.
+// for the devices that this takes, whole. They shrink before pods are placed on a new node: its startup
+// taint goes after that. Otherwise an autoscaler might count the pods twice, and make one node more.
 package scaleup
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/queue/gang"
 	"vernier.dev/vernier/allocator/scheduling"
@@ -30,11 +33,15 @@ import (
 const (
 	// waited is for how long pods wait before nodes are made for them.
 	waited = 30 * time.Second
-	// settled is for how long a node takes slices before it counts as one on which those that wait find no room.
+	// settled is for how long a node takes slices before it counts as one on which those that wait find no room. Until
+	// then they are about to be placed there.
 	settled = 10 * time.Second
-	// tick is how often the pods that wait are looked at, refresh how often buffers are written that are not
-	// to change: somebody may have deleted them.
-	tick    = time.Second
+	// ordered is for how long a node could take pods before its startup taint goes: the buffers are smaller then.
+	ordered = time.Second
+	// turn is how often the pods that wait are looked at, tick the same where a node begins to take slices, and
+	// refresh how often buffers are written that are not to change: somebody may have deleted them.
+	turn    = time.Second
+	tick    = 200 * time.Millisecond
 	refresh = time.Minute
 )
 
@@ -58,9 +65,13 @@ type Keeper struct {
 	Clock clock.WithTicker
 	Log   logr.Logger
 
-	// waits is since when what waits for room does, takes since when the nodes take slices.
+	// waits is since when what waits for room does. takes is since when the nodes take slices, or could but for
+	// their startup taint.
 	waits map[queue.Item]time.Time
 	takes map[string]time.Time
+	// looked is when that was last, with so many new nodes.
+	looked time.Time
+	fresh  int
 	// written are the buffers as they were written last, at a time. Left: there are others.
 	written []buffer
 	at      time.Time
@@ -69,7 +80,7 @@ type Keeper struct {
 
 // Lead keeps the buffers until ctx ends. Those of an earlier leader that nobody needs are deleted first.
 func (k *Keeper) Lead(ctx context.Context) error {
-	k.waits, k.takes, k.written, k.at = nil, nil, nil, time.Time{}
+	k.waits, k.takes, k.written, k.at, k.looked = nil, nil, nil, time.Time{}, time.Time{}
 	ticker := k.Clock.NewTicker(tick)
 	defer ticker.Stop()
 	for {
@@ -84,10 +95,19 @@ func (k *Keeper) Lead(ctx context.Context) error {
 	}
 }
 
-// Look writes what has changed, and what is to be written again.
+// Look writes what has changed, and what is to be written again, and then removes startup taints.
 func (k *Keeper) Look(ctx context.Context) error {
 	now := k.Clock.Now()
-	wanted := k.pack(k.waiting(now), k.full(now))
+	fresh, full, start := k.rooms(now)
+	return errors.Join(k.look(ctx, now, fresh, full), k.start(ctx, now, start))
+}
+
+func (k *Keeper) look(ctx context.Context, now time.Time, fresh, full []*placement.Node) error {
+	if len(fresh) == k.fresh && now.Sub(k.looked) < turn {
+		return nil
+	}
+	k.fresh, k.looked = len(fresh), now
+	wanted := k.pack(k.waiting(now), fresh, full)
 	if equality.Semantic.DeepEqual(wanted, k.written) && (!k.at.IsZero() && len(wanted) == 0 && !k.left || now.Sub(k.at) < refresh) {
 		return nil
 	}

@@ -38,9 +38,16 @@ func (k *Karpenter) StartKubelet(name string) {
 	k.removeTaint(name, corev1.TaintNodeNotReady)
 }
 
-// StartAgent plays the node agent of a node whose kubelet runs: the node has its instance type's
-// resources, and no longer the taint.
+// StartAgent plays the node agent of a node whose kubelet runs, and the allocator: the node has its instance
+// type's resources, and no longer the taint.
 func (k *Karpenter) StartAgent(name string) {
+	k.t.Helper()
+	k.ShowCapacity(name)
+	k.removeTaint(name, v1alpha1.TaintAgentNotReady)
+}
+
+// ShowCapacity has the node show its instance type's resources.
+func (k *Karpenter) ShowCapacity(name string) {
 	k.t.Helper()
 	k.Await("Karpenter to register node "+name, func() bool { return k.Node(name).Labels["karpenter.sh/registered"] == "true" })
 	k.edit(name, func(node *corev1.Node) {
@@ -49,7 +56,6 @@ func (k *Karpenter) StartAgent(name string) {
 		maps.Copy(node.Status.Allocatable, its)
 		maps.Copy(node.Status.Capacity, its)
 	})
-	k.removeTaint(name, "vernier.dev/agent-not-ready")
 }
 
 // Node is the node as it is now.

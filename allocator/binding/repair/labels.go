@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,52 +19,41 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// setNode has the node's labels say which GPUs it has, for selectors of pods and of queues' flavors. They
-// stay as they are while its agent shows none. It removes the startup taint once the ledger takes slices
-// and the kubelet shows the capacity, so that autoscalers never see one without the other.
-func (r *Reconciler) setNode(ctx context.Context, name string) error {
-	known := r.Cache.Index.Ledger(name)
-	if r.Node == nil || known == nil || len(known.Status.Devices) == 0 {
+// setLabels has the node's labels say which GPUs it has, for selectors of pods and of queues' flavors.
+// They stay as they are while its agent shows none.
+func (r *Reconciler) setLabels(ctx context.Context, node string) error {
+	known := r.Cache.Index.Ledger(node)
+	if r.NodeLabels == nil || known == nil || len(known.Status.Devices) == 0 {
 		return nil
 	}
-	node := r.Node(name)
-	if node == nil {
+	has, is := r.NodeLabels(node)
+	if !is {
 		return nil
 	}
-	patch, changed := map[string]any{}, map[string]any{}
+	changed := map[string]any{}
 	for key, want := range labelsOf(known.Status.Devices) {
-		if got, set := node.Labels[key]; want == "" && set {
+		if got, set := has[key]; want == "" && set {
 			changed[key] = nil
 		} else if want != got {
 			changed[key] = want
 		}
 	}
-	if len(changed) > 0 {
-		patch["metadata"] = map[string]any{"labels": changed}
-	}
-	if _, shown := node.Status.Allocatable[v1alpha1.ResourceCore]; slices.ContainsFunc(node.Spec.Taints, isStartup) && shown && known.Status.TakesSlices() {
-		left := slices.DeleteFunc(slices.Clone(node.Spec.Taints), isStartup)
-		patch["metadata"] = map[string]any{"labels": changed, "resourceVersion": node.ResourceVersion}
-		patch["spec"] = map[string]any{"taints": left}
-	}
-	if len(patch) == 0 {
+	if len(changed) == 0 {
 		return nil
 	}
-	body, err := json.Marshal(patch)
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": changed}})
 	if err != nil {
 		return err
 	}
-	err = r.Binder.Client.Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, client.RawPatch(types.MergePatchType, body))
+	err = r.Binder.Client.Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.MergePatchType, patch))
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("labelling node %s: %w", name, err)
+		return fmt.Errorf("labelling node %s: %w", node, err)
 	}
 	return nil
 }
-
-func isStartup(t corev1.Taint) bool { return t.Key == v1alpha1.TaintAgentNotReady }
 
 // labelsOf are the labels for devices, at least one; an empty value is no label.
 func labelsOf(devices []v1alpha1.DeviceStatus) map[string]string {

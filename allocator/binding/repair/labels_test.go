@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,12 +25,7 @@ func TestNodeLabels(t *testing.T) {
 		return node.Labels
 	}
 	known := true
-	f.Node = func(string) *corev1.Node {
-		if !known {
-			return nil
-		}
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: labels()}}
-	}
+	f.NodeLabels = func(string) (map[string]string, bool) { return labels(), known }
 	device := func(uuid, model string, mem v1alpha1.MiB) v1alpha1.DeviceStatus {
 		return v1alpha1.DeviceStatus{UUID: uuid, Model: model, Mem: mem}
 	}
@@ -56,45 +49,9 @@ func TestNodeLabels(t *testing.T) {
 		f.must(f.api.Status().Update(t.Context(), l))
 		f.Cache.SetLedger(l)
 		known = step.known
-		must.Do(t, f.setNode(t.Context(), "n"))
+		must.Do(t, f.setLabels(t.Context(), "n"))
 		if got := labels(); fmt.Sprint(got) != fmt.Sprint(step.want) {
 			t.Errorf("%s: %v, want %v", step.name, got, step.want)
-		}
-	}
-}
-
-// The startup taint goes once the ledger takes slices and the capacity is shown, and other taints stay.
-func TestStartupTaint(t *testing.T) {
-	f := newFixture(t, objects.ReadyLedger("n"))
-	startup, other := corev1.Taint{Key: v1alpha1.TaintAgentNotReady, Effect: corev1.TaintEffectNoSchedule}, corev1.Taint{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}
-	must.Do(t, f.api.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{startup, other}}}))
-	node := &corev1.Node{}
-	f.Node = func(string) *corev1.Node {
-		must.Do(t, f.api.Get(t.Context(), client.ObjectKey{Name: "n"}, node))
-		return node
-	}
-	for _, step := range []struct {
-		name  string
-		alter func(*v1alpha1.SliceLedger)
-		left  int
-	}{
-		{"no capacity", func(*v1alpha1.SliceLedger) {}, 2},
-		{"an agent that is not ready", func(l *v1alpha1.SliceLedger) {
-			node.Status.Allocatable = corev1.ResourceList{v1alpha1.ResourceCore: resource.MustParse("100")}
-			must.Do(t, f.api.Status().Update(t.Context(), node))
-			meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionReady).Status = metav1.ConditionFalse
-		}, 2},
-		{"both", func(l *v1alpha1.SliceLedger) {
-			meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionReady).Status = metav1.ConditionTrue
-		}, 1},
-	} {
-		l := f.ledger()
-		step.alter(l)
-		f.must(f.api.Status().Update(t.Context(), l))
-		f.Cache.SetLedger(l)
-		must.Do(t, f.setNode(t.Context(), "n"))
-		if f.Node("n"); len(node.Spec.Taints) != step.left || node.Spec.Taints[step.left-1] != other {
-			t.Errorf("%s: %v", step.name, node.Spec.Taints)
 		}
 	}
 }

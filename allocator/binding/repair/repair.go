@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -44,8 +43,8 @@ type Reconciler struct {
 	// Overcommit is how much of a node's compute is promised to burstable containers, 0 for all of it. It is
 	// false where the node is not known. Nil changes nothing.
 	Overcommit func(node string) (v1alpha1.Percent, bool)
-	// Node is a node, nil where it is not known. A nil function writes none.
-	Node func(name string) *corev1.Node
+	// NodeLabels are a node's; false where it is not known. Nil labels no nodes.
+	NodeLabels func(node string) (map[string]string, bool)
 	// IdleAfter is how long a pod does no work on its GPUs before its condition says so; 0 never says it.
 	IdleAfter time.Duration
 	Clock     clock.PassiveClock
@@ -63,7 +62,7 @@ type Reconciler struct {
 //   - it writes how much idle slices may have, and until when, and what is over-committed;
 //   - it sets the conditions of pods on failed devices, and of idle ones;
 //   - it evicts pods whose idle slices are gone or starve;
-//   - it labels the node with its GPUs, and removes its startup taint;
+//   - it labels the node with its GPUs;
 //   - it has gated pods with slices looked at.
 //
 // A slice of a pod that is not known is left alone. The watch may be
@@ -105,7 +104,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, node string) error {
 		func() error { return r.setOvercommit(ctx, node) },
 		func() error { return r.setIdle(ctx, node, known) },
 		func() error { return r.evictStarved(ctx, node, known) },
-		func() error { return r.setNode(ctx, node) }, // last: nothing depends on it
+		func() error { return r.setLabels(ctx, node) }, // last: nothing depends on it
 	} {
 		if err := do(); refusal.Is(err) {
 			refused = errors.Join(refused, err)

@@ -9,7 +9,6 @@ package eventhandlers
 
 import (
 	"maps"
-	"slices"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -122,10 +121,8 @@ func (h *Handlers) FinishPlacing(pods []*corev1.Pod) {
 func (h *Handlers) SetNode(old, node *corev1.Node) {
 	h.Filters.SetNode(node)
 	h.changed(old, node, "")
-	// Tides select nodes by labels, and a node that starts has a taint that is to be removed.
-	starts := slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.TaintAgentNotReady })
-	if old == nil || starts || !maps.Equal(old.Labels, node.Labels) {
-		h.Queue.Add(queue.Item{Node: node.Name})
+	if old == nil || !maps.Equal(old.Labels, node.Labels) {
+		h.Queue.Add(queue.Item{Node: node.Name}) // tides select nodes by labels
 	}
 }
 
