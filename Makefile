@@ -18,7 +18,7 @@ VERSION := $(shell sed -n 's/^appVersion: //p' deploy/chart/Chart.yaml)
 STAMP   := -X vernier.dev/vernier/api/version.stamp=$(VERSION)
 
 # All build tags.
-TAGS := envtest,e2e,gpu,vendor,clients,cgroup2,upgrade,arm64test
+TAGS := envtest,e2e,gpu,vendor,clients,cgroup2,upgrade,volcano,arm64test
 
 # Architectures of the images.
 ARCHS := amd64
@@ -195,6 +195,10 @@ UPGRADE_FROM ?= ad006fc6f9b979ed60962c9968347e219d713cdb
 test-upgrade: deps tools build images ## from the release before to this one and back, under running pods: nothing stops, nothing is lost (needs root)
 	before=$$(test/e2e/upgrade/before $(UPGRADE_FROM) $(BIN)/upgrade) && \
 		VERNIER_RELEASE_BEFORE=$$before $(TEST) -tags upgrade -timeout 25m ./test/e2e/upgrade
+
+.PHONY: test-volcano
+test-volcano: deps tools build images ## a real Volcano beside Vernier: its Jobs, plugins and queues (builds Volcano once; needs root)
+	$(TEST) -v -tags volcano -timeout 60m ./test/e2e/volcano
 
 # The oldest that the README names, and the newest of which Go modules are served. What is
 # not named here is as everywhere: test/cluster/tools.

@@ -20,8 +20,7 @@ func ofVolcano(group string) func(*corev1.Pod) {
 	}
 }
 
-// The pods of two Jobs of Volcano's come by turns, and there is room for one Job. Neither gets a half of it: Volcano
-// binds none of a half.
+// The pods of two Jobs of Volcano's come by turns, and there is room for one Job. Neither gets a half of it.
 func TestVolcanosJobsDoNotHoldEachOtherUp(t *testing.T) {
 	s := stageOf(t, 2, podgroups.Volcano("ns", "a", 3), podgroups.Volcano("ns", "b", 3))
 	for i := range 3 {
@@ -35,8 +34,7 @@ func TestVolcanosJobsDoNotHoldEachOtherUp(t *testing.T) {
 	s.expect("b0:* b1:* b2:*")
 }
 
-// Two templates, of which the master asks for no share: it counts as started, as Volcano's scheduler binds it with the
-// workers alone.
+// Two templates, of which the master asks for no share: it counts as started.
 func TestVolcanosMasterWithoutAShare(t *testing.T) {
 	s := stageOf(t, 2, podgroups.Volcano("ns", "train", 4))
 	worker := func(i int, edits ...func(*corev1.Pod)) {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"vernier.dev/vernier/test/docs"
 	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 )
@@ -57,7 +58,7 @@ func checkCommands(t *testing.T, sys *system.System) {
 			line := strings.TrimSpace("kubectl vernier " + name[1] + " " + c.args)
 			eventually(t, line+" to print "+c.prints, func(ctx context.Context) (bool, string) {
 				out, err := sys.Shell(ctx, line)
-				return err == nil && c.prints != "" && prints(out, c.prints), out
+				return err == nil && c.prints != "" && docs.Prints(out, c.prints), out
 			})
 		})
 	}

@@ -81,6 +81,15 @@ func TestDemo(t *testing.T) {
 			}
 		}
 		t.Run(name, func(t *testing.T) {
+			var sessions []docs.Block
+			for _, b := range pages {
+				if b.Page == filepath.Join("docs/examples", name, "README.md") && b.Session {
+					if !strings.HasSuffix(b.RunBy, " TestDemo") {
+						t.Skip(cmp.Or(b.NotRun, "run by "+b.RunBy))
+					}
+					sessions = append(sessions, b)
+				}
+			}
 			if name == "rdma" {
 				serveNIC(t, sys)
 			}
@@ -98,13 +107,8 @@ func TestDemo(t *testing.T) {
 			})
 			checkTogether(t, sys, name)
 			ran := 0
-			for _, b := range pages {
-				if b.Page == filepath.Join("docs/examples", name, "README.md") && b.Session {
-					if b.NotRun != "" {
-						t.Skip(b.NotRun)
-					}
-					ran += session(t, sys, b)
-				}
+			for _, b := range sessions {
+				ran += session(t, sys, b)
 			}
 			if ran < 3 {
 				t.Errorf("its page shows %d commands", ran)
@@ -163,64 +167,14 @@ func checkHandOver(t *testing.T, sys *system.System) (page func(context.Context)
 // returns how many there are.
 func session(t *testing.T, sys *system.System, b docs.Block) (commands int) {
 	t.Helper()
-	for _, step := range regexp.MustCompile(`(?m)^\$ `).Split(b.Text, -1)[1:] {
-		command, shown, _ := strings.Cut(step, "\n")
-		eventually(t, fmt.Sprintf("%s to print\n%s", command, shown), func(ctx context.Context) (bool, string) {
-			out, err := sys.Shell(ctx, command)
-			return err == nil && prints(out, shown), out
+	steps := b.Steps()
+	for _, step := range steps {
+		eventually(t, fmt.Sprintf("%s to print\n%s", step.Command, step.Shown), func(ctx context.Context) (bool, string) {
+			out, err := sys.Shell(ctx, step.Command)
+			return err == nil && docs.Prints(out, step.Shown), out
 		})
-		commands++
 	}
-	return commands
-}
-
-// prints reports whether each line that is shown is among the printed ones: its words in
-// their order, where … is any part of a word and more words may come between. A line of …
-// alone stands for any lines, and for none.
-func prints(printed, shown string) bool {
-	lines := strings.Split(printed, "\n")
-	for want := range strings.Lines(shown) {
-		if strings.TrimSpace(want) == "…" {
-			continue
-		}
-		words := strings.Fields(regexp.QuoteMeta(want))
-		for i := range words {
-			words[i] = strings.ReplaceAll(words[i], "…", `\S*`)
-		}
-		pattern := regexp.MustCompile(`^(.*\s)?` + strings.Join(words, `\s(.*\s)?`) + `(\s.*)?$`)
-		found := -1
-		for i, line := range lines {
-			// Columns are set apart by several spaces.
-			if pattern.MatchString(strings.Join(strings.Fields(line), " ")) {
-				found = i
-				break
-			}
-		}
-		if found < 0 {
-			return false
-		}
-		lines = append(lines[:found], lines[found+1:]...)
-	}
-	return true
-}
-
-func TestPrints(t *testing.T) {
-	const printed = "POD       NODE    MEM(MiB)   STATE\ninfer-a   gpu-1   10         attached\ninfer-b   gpu-1   10         attached\n"
-	for shown, want := range map[string]bool{
-		"":                                   true,
-		"POD   NODE   …   STATE":             true, // a column that is left out
-		"infer-…   gpu-1   10":               true,
-		"infer-… gpu-1 10\ninfer-… gpu-1 10": true,
-		"infer-… gpu-1 10\ninfer-… gpu-1 10\ninfer-… gpu-1 10": false, // a line too few
-		"…\ninfer-a gpu-1\n…":                                  true,  // lines that are left out
-		"…\ninfer-c gpu-1\n…":                                  false,
-		"gpu-1 infer-a":                                        false,
-		"infer-a gpu-1 1":                                      false,
-	} {
-		if got := prints(printed, shown); got != want {
-			t.Errorf("%q: %v", shown, got)
-		}
-	}
+	return len(steps)
 }
 
 func eventually(t *testing.T, what string, check func(context.Context) (bool, string)) {

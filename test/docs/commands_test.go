@@ -84,3 +84,22 @@ func TestTargets(t *testing.T) {
 		}
 	}
 }
+
+func TestPrints(t *testing.T) {
+	const printed = "POD       NODE    MEM(MiB)   STATE\ninfer-a   gpu-1   10         attached\ninfer-b   gpu-1   10         attached\n"
+	for shown, want := range map[string]bool{
+		"":                                   true,
+		"POD   NODE   …   STATE":             true, // a column that is left out
+		"infer-…   gpu-1   10":               true,
+		"infer-… gpu-1 10\ninfer-… gpu-1 10": true,
+		"infer-… gpu-1 10\ninfer-… gpu-1 10\ninfer-… gpu-1 10": false, // a line too few
+		"…\ninfer-a gpu-1\n…":                                  true,  // lines that are left out
+		"…\ninfer-c gpu-1\n…":                                  false,
+		"gpu-1 infer-a":                                        false,
+		"infer-a gpu-1 1":                                      false,
+	} {
+		if got := Prints(printed, shown); got != want {
+			t.Errorf("%q: %v", shown, got)
+		}
+	}
+}

@@ -12,13 +12,20 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
 	"vernier.dev/vernier/test/cluster/image"
+	"vernier.dev/vernier/test/cluster/pki"
 	"vernier.dev/vernier/test/cluster/tools"
 )
 
 // A guest is a queueing system or a controller of jobs that runs beside Vernier in some tests.
 type guest struct {
-	// program is its file among those of tools.Jobs.
+	// tool has its programs; tools.Jobs where it has no name.
+	tool tools.Tool
+	// program and deployment are one or more, with spaces between. The first program is the image's /manager too.
 	program string
 	// render prints its manifests; the working directory has a copy of their folder.
 	render                string
@@ -28,6 +35,8 @@ type guest struct {
 	edits []string
 	// probe is an object that its webhooks look at, where it has any.
 	probe string
+	// secret and service name the certificate of its webhooks, where it makes none itself.
+	secret, service string
 }
 
 var guests = map[string]guest{
@@ -68,10 +77,19 @@ var guests = map[string]guest{
         - {name: ENABLE_PROBES_INJECTION, value: "false"}
 `},
 	},
+	// A Job of its own would make the certificate, with openssl.
+	"volcano": {
+		tool: tools.Volcano, program: "webhook-manager controller-manager scheduler",
+		render: `sed -e '/^# Source: .*admission-init.yaml/,/^---/d' ` +
+			`-e 's,^\( *\)image: .*/vc-\(.*\):.*,&\n\1command: [/\2],' volcano/volcano-development.yaml`,
+		namespace: "volcano-system", deployment: "volcano-admission volcano-controllers volcano-scheduler",
+		probe:  "apiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\nmetadata: {name: probe}\nspec: {weight: 1}",
+		secret: "volcano-admission-secret", service: "volcano-admission-service",
+	},
 }
 
 // Guests are the names that InstallGuest takes, in an order in which they can be installed.
-func Guests() []string { return []string{"kueue", "jobset", "lws", "trainer", "kuberay"} }
+func Guests() []string { return []string{"kueue", "jobset", "lws", "trainer", "kuberay", "volcano"} }
 
 var (
 	imageLine  = regexp.MustCompile(`(?m)image: \S+$`)
@@ -86,14 +104,21 @@ func (s *System) InstallGuest(ctx context.Context, name string, edits ...string)
 		return fmt.Errorf("no guest %s: want one of %s", name, strings.Join(Guests(), ", "))
 	}
 	s.step("installing " + name)
-	dirs, err := tools.Ensure(ctx, s.progress, tools.Jobs)
+	if g.tool.Name == "" {
+		g.tool = tools.Jobs
+	}
+	dirs, err := tools.Ensure(ctx, s.progress, g.tool)
 	if err != nil {
 		return err
 	}
 	m := &image.Image{Name: "vernier.local/" + name + ":1", User: "65532:65532"}
-	if err := m.AddFile("/manager", filepath.Join(dirs[0], g.program)); err != nil {
-		return err
+	programs := strings.Fields(g.program)
+	for _, program := range programs {
+		if err := m.AddFile("/"+program, filepath.Join(dirs[0], program)); err != nil {
+			return err
+		}
 	}
+	m.Link("/manager", programs[0])
 	m.Dir("/tmp", 0o777)
 	if err := s.AddImage(ctx, m); err != nil {
 		return err
@@ -108,14 +133,24 @@ func (s *System) InstallGuest(ctx context.Context, name string, edits ...string)
 	}
 	text = pullPolicy.ReplaceAllString(imageLine.ReplaceAllString(text, "image: "+m.Name), "imagePullPolicy: Never")
 	text = strings.NewReplacer(slices.Concat(g.edits, edits)...).Replace(text)
+	certificate, err := g.certificate()
+	if err != nil {
+		return err
+	}
 	file := filepath.Join(folder, "all.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(text+certificate), 0o644); err != nil {
 		return err
 	}
 	in := "kubectl -n " + g.namespace
-	if out, err := s.Shell(ctx, "kubectl apply --server-side -f "+file+" && "+in+" rollout status deployment/"+g.deployment+" --timeout="+patience.String()); err != nil {
-		said, _ := s.Shell(ctx, in+" get pods,events; "+in+" logs deployment/"+g.deployment+" --tail=30")
-		return fmt.Errorf("%w: %s\n%s", err, out, said)
+	out, err := s.Shell(ctx, "kubectl apply --server-side -f "+file)
+	for _, deployment := range strings.Fields(g.deployment) {
+		if err == nil {
+			out, err = s.Shell(ctx, in+" rollout status deployment/"+deployment+" --timeout="+patience.String())
+		}
+		if err != nil {
+			said, _ := s.Shell(ctx, in+" get pods,events; "+in+" logs deployment/"+deployment+" --tail=30")
+			return fmt.Errorf("%w: %s\n%s", err, out, said)
+		}
 	}
 	if g.probe == "" {
 		return nil
@@ -127,4 +162,25 @@ func (s *System) InstallGuest(ctx context.Context, name string, edits ...string)
 		}
 		return nil
 	})
+}
+
+// certificate is the Secret of that name, or nothing.
+func (g guest) certificate() (string, error) {
+	if g.secret == "" {
+		return "", nil
+	}
+	ca, err := pki.NewAuthority(g.service)
+	if err != nil {
+		return "", err
+	}
+	server, err := ca.Issue(g.service, nil, g.service+"."+g.namespace+".svc")
+	if err != nil {
+		return "", err
+	}
+	object, err := yaml.Marshal(corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Name: g.secret, Namespace: g.namespace},
+		Data:       map[string][]byte{"ca.crt": ca.Cert, "tls.crt": server.Cert, "tls.key": server.Key},
+	})
+	return "\n---\n" + string(object), err
 }

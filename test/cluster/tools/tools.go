@@ -117,6 +117,17 @@ var (
 		},
 		LDFlags: "-s -w -X sigs.k8s.io/karpenter/pkg/operator.Version=VERSION", Cold: "4 min",
 	}
+	// Volcano is a batch scheduler with its controllers and webhooks. Only its own tests need it.
+	Volcano = Tool{
+		Name: "volcano", Module: "volcano.sh/volcano",
+		Packages: []string{
+			"volcano.sh/volcano/cmd/controller-manager",
+			"volcano.sh/volcano/cmd/scheduler",
+			"volcano.sh/volcano/cmd/webhook-manager",
+		},
+		Manifests: map[string]Manifests{"volcano": {"volcano.sh/volcano", "installer"}},
+		LDFlags:   "-s -w -X volcano.sh/volcano/pkg/version.Version=VERSION", Cold: "6 min",
+	}
 	// Own are the programs of this repository that run inside the cluster's
 	// namespaces.
 	Own = Tool{
