@@ -7,6 +7,7 @@ package allocator
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 	"vernier.dev/vernier/test/karpenter"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/objects"
 )
 
@@ -44,7 +46,8 @@ func newAutoscaled(t *testing.T) *autoscaled {
 	}
 	s.must(s.Update(t.Context(), policy))
 	a := &autoscaled{server: s, made: map[types.UID]string{}}
-	a.nodes = karpenter.Start(t, s.cfg, []karpenter.InstanceType{karpenter.GPUs(1), karpenter.GPUs(2), karpenter.GPUs(8)}, karpenter.NodePool, false)
+	example := must.Get(os.ReadFile("../docs/examples/autoscaling/nodepool.yaml"))(t)
+	a.nodes = karpenter.Start(t, s.cfg, []karpenter.InstanceType{karpenter.GPUs(1), karpenter.GPUs(2), karpenter.GPUs(8)}, karpenter.NodeClass+string(example), false)
 	apiserver.StartScheduler(t, s.cfg)
 	return a
 }

@@ -23,6 +23,7 @@ var writers = map[string]string{
 	"webhook/podtemplate":              "writes down what was read",
 	"allocator/binding":                "writes the placement",
 	"allocator/kueue":                  "has Kueue write the Workload on its pods",
+	"allocator/scaleup":                "writes what node autoscalers are asked for",
 	"cmd/kubectl-vernier/internal/cli": "writes the annotation of a resize",
 	"nri-plugin/capacity":              "writes the node's resources",
 }

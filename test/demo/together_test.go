@@ -63,7 +63,7 @@ spec:
 	})
 	shell("kubectl apply -f docs/examples/" + name)
 	eventually(t, "the last pod to wait, and those that start with it", func(context.Context) (bool, string) {
-		out, said := shell(owners), shell("kubectl get "+g.says+" -o yaml | grep -i message:")
+		out, said := shell(owners), shell("kubectl get "+g.says+" -o jsonpath='{..message}'")
 		return len(strings.Fields(out)) == 1+g.start && strings.Contains(said, g.why), out + "\n" + said
 	})
 	shell("kubectl delete pod other")

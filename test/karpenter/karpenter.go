@@ -32,13 +32,17 @@ import (
 	"vernier.dev/vernier/test/must"
 )
 
-// NodePool makes nodes of all instance types, with the taint that the node agent removes. Karpenter counts a
-// buffer's pods on nodes every 30 s: if it may remove an empty node sooner, it may remove one that has just started.
-const NodePool = `
+// NodeClass is what NodePools refer to.
+const NodeClass = `
 apiVersion: karpenter.kwok.sh/v1alpha1
 kind: KWOKNodeClass
 metadata: {name: gpu}
 ---
+`
+
+// NodePool makes nodes of all instance types, with the taint that the node agent removes. Karpenter counts a
+// buffer's pods on nodes every 30 s: if it may remove an empty node sooner, it may remove one that has just started.
+const NodePool = NodeClass + `
 apiVersion: karpenter.sh/v1
 kind: NodePool
 metadata: {name: gpu}
