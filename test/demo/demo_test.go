@@ -60,13 +60,14 @@ func TestDemo(t *testing.T) {
 			}
 		})
 	}
-	// Examples that need a guest run last: the others run without it.
+	// Examples that need guests run last: the others run without them. Those with Kueue come after the rest.
 	needs := map[string][]string{
-		"jobset": {"jobset"}, "trainer": {"jobset", "trainer"}, "ray": {"kuberay"},
-		"leaderworkerset": {"kueue", "lws"}, "queues": {"kueue"}, "fair-share": {"kueue"}, "fair-use": {"kueue"},
+		"jobset": {"jobset"}, "ray": {"kuberay"}, "trainer": {"jobset", "trainer"},
+		"fair-share": {"kueue"}, "fair-use": {"kueue"}, "queues": {"kueue"}, "leaderworkerset": {"lws", "kueue"},
 	}
+	last := []string{"jobset", "ray", "trainer", "fair-share", "fair-use", "queues", "leaderworkerset"}
 	slices.SortStableFunc(examples, func(a, b os.DirEntry) int {
-		return cmp.Compare(len(needs[a.Name()]), len(needs[b.Name()]))
+		return cmp.Compare(slices.Index(last, a.Name()), slices.Index(last, b.Name()))
 	})
 	installed := map[string]bool{}
 	for _, example := range examples {

@@ -88,8 +88,9 @@ var guests = map[string]guest{
 	},
 }
 
-// Guests are the names that InstallGuest takes, in an order in which they can be installed.
-func Guests() []string { return []string{"kueue", "jobset", "lws", "trainer", "kuberay", "volcano"} }
+// Guests are the names that InstallGuest takes, in an order in which they can be installed: Kueue 0.19 refuses the jobs
+// of a Trainer that comes later.
+func Guests() []string { return []string{"jobset", "lws", "trainer", "kuberay", "volcano", "kueue"} }
 
 var (
 	imageLine  = regexp.MustCompile(`(?m)image: \S+$`)
