@@ -107,7 +107,7 @@ test-e2e: deps readers tools guests build images ## tests on a real cluster, wit
 # as long. What it makes too long or too large runs without it: files with the constraint !race,
 # and LONG, in which one goroutine does it all. What the limiter's tests test is C, which they run
 # under C's own sanitizers. The linter has vetted all of them.
-LONG     := Soak$$|SoakReplays|SoakFinds|HostileMemory|HostileFlood|HostileCosts|HostileConditions|HostileRounds|HostileKinds|Contested|TriesAreBounded|WaitingPodsDontStarve|GangRunsAgain
+LONG     := Soak$$|SoakReplays|SoakFinds|HostileMemory|HostileFlood|HostileCosts|HostileConditions|HostileRounds|HostileKinds|Contested|TriesAreBounded|WaitingPodsDontStarve|GangRunsAgain|Karpenter$$
 PACKAGES := go list -tags envtest ./... | sort
 RACED    := git grep -lE '^\s*go [a-z]|\.Go\(|synctest\.|RunParallel' '*.go' ':!vgpu-limiter/tests' | xargs -n1 dirname | sed 's,^,vernier.dev/vernier/,' | sort -u
 API      := KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" nice -n 10 env $(CGO)

@@ -223,7 +223,7 @@ func TestScaleUp_WhenNodeIsNew_IsCountedOn(t *testing.T) {
 		t.Fatalf("as it is ready: %q", got)
 	}
 	s.work()
-	s.pass(10 * time.Second)
+	s.pass(30 * time.Second)
 	if got := s.asksNow(); got != "1x1 kubernetes.io/hostname NotIn [n0]" {
 		t.Fatalf("later: %q", got)
 	}

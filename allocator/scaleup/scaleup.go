@@ -35,7 +35,7 @@ const (
 	waited = 30 * time.Second
 	// settled is for how long a node takes slices before it counts as one on which those that wait find no room. Until
 	// then they are about to be placed there.
-	settled = 10 * time.Second
+	settled = 30 * time.Second
 	// ordered is for how long a node could take pods before its startup taint goes: the buffers are smaller then.
 	ordered = time.Second
 	// turn is how often the pods that wait are looked at, tick the same where a node begins to take slices, and

@@ -124,7 +124,7 @@ func Start(t testing.TB, cfg *rest.Config, types []InstanceType, objects string,
 	k := &Karpenter{Client: apiserver.Client(t, cfg), t: t, types: types}
 	dirs := must.Get(tools.Ensure(t.Context(), os.Stderr, tools.Karpenter))(t)
 	must.Get(envtest.InstallCRDs(cfg, envtest.CRDInstallOptions{MaxTime: patience, ErrorIfPathMissing: true,
-		Paths: []string{filepath.Join(dirs[0], "crds"), filepath.Join(dirs[0], "kwok-crds")}}))(t)
+		Paths: []string{filepath.Join(dirs[0], "manifests", "crds"), filepath.Join(dirs[0], "manifests", "kwok-crds")}}))(t)
 	if overlays {
 		types = slices.Clone(types)
 		for i, one := range types {

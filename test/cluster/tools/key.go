@@ -105,7 +105,7 @@ func (t Tool) folder(src string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, gov, t.CGO, t.Output, t.Links, t.Tags, t.ldflags(version), t.Packages)
 	if t.Manifests != nil {
-		fmt.Fprintln(h, t.Manifests)
+		fmt.Fprintln(h, "manifests", t.Manifests)
 	}
 	if err := hashFiles(h, filepath.Join(src, t.Name), t.chosen() != ""); err != nil {
 		return "", err
