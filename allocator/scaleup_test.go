@@ -23,21 +23,24 @@ import (
 	"vernier.dev/vernier/test/objects"
 )
 
+// buffers are CapacityBuffers in the version that is served as a rule.
 var buffers = schema.GroupVersionKind{Group: "autoscaling.x-k8s.io", Version: "v1beta1", Kind: "CapacityBuffer"}
 
-// scaling is a stage with an autoscaler's API, served or not, and whoever writes there.
+// scaling is a stage with an autoscaler's API, where there is one.
 type scaling struct {
 	*stage
 	api    client.Client
 	keeper *scaleup.Keeper
+	kind   schema.GroupVersionKind
 }
 
-func newScaling(t *testing.T, nodes, maxGPUs int, served bool) *scaling {
-	s := &scaling{stage: newStage(t, nodes)}
-	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{buffers.GroupVersion()})
+func newScaling(t *testing.T, nodes, maxGPUs int, version string) *scaling {
+	s := &scaling{stage: newStage(t, nodes), kind: buffers}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: buffers.Group, Version: "v1beta1"}, {Group: buffers.Group, Version: "v1alpha1"}})
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("PodTemplate"), meta.RESTScopeNamespace)
-	if served {
-		mapper.Add(buffers, meta.RESTScopeNamespace)
+	if version != "" {
+		s.kind.Version = version
+		mapper.Add(s.kind, meta.RESTScopeNamespace)
 	}
 	s.api = fake.NewClientBuilder().WithScheme(objects.Scheme(t)).WithRESTMapper(mapper).Build()
 	s.lead(maxGPUs)
@@ -68,7 +71,7 @@ func (s *scaling) asksNow() string {
 	s.clock.Step(time.Second)
 	s.must(s.keeper.Look(s.t.Context()))
 	list, templates := &unstructured.UnstructuredList{}, &corev1.PodTemplateList{}
-	list.SetGroupVersionKind(buffers)
+	list.SetGroupVersionKind(s.kind)
 	s.must(client.IgnoreNotFound(s.api.List(s.t.Context(), list)))
 	s.must(s.api.List(s.t.Context(), templates))
 	if len(list.Items) != len(templates.Items) {
@@ -113,7 +116,7 @@ func (s *scaling) fill(core v1alpha1.Percent) {
 
 // 40 pods of a quarter ask for ten devices once they have waited, and for fewer as they are placed.
 func TestScaleUp(t *testing.T) {
-	s := newScaling(t, 1, 100, true)
+	s := newScaling(t, 1, 100, "v1beta1")
 	s.fill(100)
 	for i := range 40 {
 		s.add(fmt.Sprint("p", i), 25, 1, objects.CPU("500m"))
@@ -167,6 +170,10 @@ func TestScaleUp_What(t *testing.T) {
 		}, "2x2"},
 		{"a gang", 100, func(s *scaling) { s.addGang(3, 100, 1) }, "3x1"},
 		{"a gang beyond the bound", 100, func(s *scaling) { s.addGang(5, 100, 1) }, ""},
+		{"what is behind it", 100, func(s *scaling) {
+			s.addGang(5, 100, 1)
+			s.add("p", 50, 1)
+		}, "1x1"},
 		{"what is within the bound", 100, func(s *scaling) {
 			for i := range 9 {
 				s.add(fmt.Sprint("p", i), 60, 1)
@@ -194,7 +201,7 @@ func TestScaleUp_What(t *testing.T) {
 		{"idle compute", 100, func(s *scaling) { s.create(objects.Single("p", objects.IdleShare(30, 1))) }, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := newScaling(t, min(1, int(tt.taken)), 4, true)
+			s := newScaling(t, min(1, int(tt.taken)), 4, "v1beta1")
 			s.fill(tt.taken)
 			tt.add(s)
 			s.work()
@@ -208,7 +215,7 @@ func TestScaleUp_What(t *testing.T) {
 // A node that begins to take slices is counted on, until those that wait would be there. What fits there asks for
 // nothing more, before it is placed.
 func TestScaleUp_WhenNodeIsNew_IsCountedOn(t *testing.T) {
-	s := newScaling(t, 1, 4, true)
+	s := newScaling(t, 1, 4, "v1beta1")
 	s.fill(30)
 	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Conditions = nil })
 	s.add("p", 100, 1)
@@ -229,10 +236,21 @@ func TestScaleUp_WhenNodeIsNew_IsCountedOn(t *testing.T) {
 	}
 }
 
+// The API is written in the version that is served.
+func TestScaleUp_WhenVersionIsOlder_AsksInThat(t *testing.T) {
+	s := newScaling(t, 1, 4, "v1alpha1")
+	s.fill(100)
+	s.add("p", 50, 1)
+	s.work()
+	if got := s.asks(); got != "1x1" {
+		t.Errorf("got %q", got)
+	}
+}
+
 // A new leader deletes what nobody needs, also where it is to ask for nothing. Where there is no such API
 // nothing is wrong.
 func TestScaleUp_WhenLeaderIsNew_DeletesTheRest(t *testing.T) {
-	s := newScaling(t, 1, 4, true)
+	s := newScaling(t, 1, 4, "v1beta1")
 	s.fill(100)
 	s.add("p", 50, 1)
 	s.work()
@@ -247,7 +265,7 @@ func TestScaleUp_WhenLeaderIsNew_DeletesTheRest(t *testing.T) {
 	if got := s.asksNow(); got != "" {
 		t.Errorf("later: %q", got)
 	}
-	absent := newScaling(t, 1, 4, false)
+	absent := newScaling(t, 1, 4, "")
 	absent.fill(100)
 	absent.add("p", 50, 1)
 	absent.work()
@@ -259,7 +277,7 @@ func TestScaleUp_WhenLeaderIsNew_DeletesTheRest(t *testing.T) {
 // The startup taint goes once the ledger takes slices, the kubelet is ready and shows the capacity, and the
 // buffers ask for less. Other taints stay.
 func TestScaleUp_StartupTaint(t *testing.T) {
-	s := newScaling(t, 1, 4, true)
+	s := newScaling(t, 1, 4, "v1beta1")
 	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Conditions = nil })
 	startup, other := corev1.Taint{Key: v1alpha1.TaintAgentNotReady, Effect: corev1.TaintEffectNoSchedule}, corev1.Taint{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}
 	node := objects.Node("n0")

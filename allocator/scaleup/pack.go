@@ -23,8 +23,12 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// maxExcluded bounds the names of nodes in a buffer.
-const maxExcluded = 1000
+const (
+	// maxExcluded bounds the names of nodes in a buffer.
+	maxExcluded = 1000
+	// maxKinds bounds how many kinds of pods are looked at: each takes a look at all nodes.
+	maxKinds = 500
+)
 
 // buffer is a CapacityBuffer with its PodTemplate.
 type buffer struct {
@@ -53,7 +57,7 @@ func (c *class) chunks() int {
 	used := 0
 	for _, room := range c.rooms {
 		for i := range room.Devices {
-			if room.Devices[i].Free() != c.empty.Devices[i].Free() {
+			if d := &room.Devices[i]; d.FreeCore < v1alpha1.WholeGPU || d.FreeMem < d.Mem {
 				used++
 			}
 		}
@@ -61,8 +65,8 @@ func (c *class) chunks() int {
 	return (used + c.devices - 1) / c.devices
 }
 
-// pack is what the sets ask for beyond the room on fresh nodes, the first ones until the next would exceed the
-// bound on devices.
+// pack is what the sets ask for beyond the room on fresh nodes, the first ones first. A set that would exceed the
+// bound on devices is left out.
 func (k *Keeper) pack(sets [][]scheduling.Request, fresh, full []*placement.Node) []buffer {
 	known, kinds := map[string]*class{}, map[string]*class{}
 	for _, set := range sets {
@@ -70,7 +74,7 @@ func (k *Keeper) pack(sets [][]scheduling.Request, fresh, full []*placement.Node
 		slices.SortStableFunc(set, func(p, q scheduling.Request) int { return cmp.Compare(q.Demand.Least(), p.Demand.Least()) })
 		if slices.ContainsFunc(set, func(r scheduling.Request) bool {
 			kind := podrequest.EquivalenceClass(r.Pod) + fmt.Sprint(r.Pod.Spec.NodeSelector, r.Pod.Spec.Affinity.String(), r.Pod.Spec.Tolerations)
-			if _, is := kinds[kind]; !is {
+			if _, is := kinds[kind]; !is && len(kinds) < maxKinds {
 				kinds[kind] = k.classOf(r, full)
 			}
 			return !kinds[kind].place(r, left) && !add(next, kinds[kind], r)
@@ -81,10 +85,9 @@ func (k *Keeper) pack(sets [][]scheduling.Request, fresh, full []*placement.Node
 		for _, c := range next {
 			asked += c.chunks() * c.devices
 		}
-		if asked > k.MaxGPUs {
-			break
+		if asked <= k.MaxGPUs {
+			known, fresh = next, left
 		}
-		known, fresh = next, left
 	}
 	var all []buffer
 	for _, name := range slices.Sorted(maps.Keys(known)) {
@@ -112,13 +115,13 @@ func add(known map[string]*class, of *class, r scheduling.Request) bool {
 	if of == nil {
 		return false
 	}
-	if was := known[of.name]; was != nil {
-		of = was
-	}
 	// What is tried for a set leaves the others as they are.
-	copied := *of
+	empty, copied := of.empty, *of
+	if was := known[of.name]; was != nil {
+		copied = *was
+	}
 	c := &copied
-	c.rooms, c.cpu, c.memory = slices.Clone(of.rooms), of.cpu.DeepCopy(), of.memory.DeepCopy()
+	c.rooms, c.cpu, c.memory = slices.Clone(c.rooms), c.cpu.DeepCopy(), c.memory.DeepCopy()
 	known[c.name] = c
 	host := podresource.PodRequests(r.Pod, podresource.PodResourcesOptions{})
 	c.cpu.Add(host[corev1.ResourceCPU])
@@ -129,9 +132,9 @@ func add(known map[string]*class, of *class, r scheduling.Request) bool {
 			return true
 		}
 	}
-	plan, fits := placement.Fit(r.Demand, c.empty)
+	plan, fits := placement.Fit(r.Demand, empty)
 	if fits {
-		c.rooms = append(c.rooms, c.empty.Without(&plan))
+		c.rooms = append(c.rooms, empty.Without(&plan))
 	}
 	return fits
 }
@@ -169,9 +172,11 @@ func (k *Keeper) classOf(r scheduling.Request, full []*placement.Node) *class {
 		for i := range room.Devices {
 			free += room.Devices[i].FreeCore
 		}
-		if node := k.Node(room.Name); node != nil && free >= v1alpha1.Percent(c.devices)*v1alpha1.WholeGPU && c.admits(room.Name) && len(c.full) < maxExcluded {
-			c.full = append(c.full, node.Labels[corev1.LabelHostname])
+		node := k.Node(room.Name)
+		if node == nil || node.Labels[corev1.LabelHostname] == "" || free < v1alpha1.Percent(c.devices)*v1alpha1.WholeGPU || len(c.full) == maxExcluded || !c.admits(room.Name) {
+			continue
 		}
+		c.full = append(c.full, node.Labels[corev1.LabelHostname])
 	}
 	if len(c.full) > 0 {
 		restrict(required, corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpNotIn, Values: c.full})

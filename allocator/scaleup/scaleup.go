@@ -72,7 +72,7 @@ type Keeper struct {
 	// looked is when that was last, with so many new nodes.
 	looked time.Time
 	fresh  int
-	// written are the buffers as they were written last, at a time. Left: there are others.
+	// written are the buffers as they were written last, at a time. Left: there are others, or some were not.
 	written []buffer
 	at      time.Time
 	left    bool
@@ -112,9 +112,13 @@ func (k *Keeper) look(ctx context.Context, now time.Time, fresh, full []*placeme
 		return nil
 	}
 	// After a failure it waits: an API server that is down is not asked every second.
+	written, was := k.written, k.at
 	k.written, k.at = wanted, now
+	if k.left || now.Sub(was) >= refresh {
+		written = nil
+	}
 	var err error
-	k.left, err = k.write(ctx, wanted)
+	k.left, err = k.write(ctx, wanted, written)
 	if meta.IsNoMatchError(err) {
 		if len(wanted) > 0 {
 			k.Log.Info("No node autoscaler is asked for GPUs: CapacityBuffers are not served here. Install their CRD with your autoscaler, or set scaleUp.maxGPUs to 0")

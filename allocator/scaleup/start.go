@@ -68,11 +68,8 @@ func (k *Keeper) start(ctx context.Context, now time.Time, nodes []*corev1.Node)
 			return wrong
 		}
 		wrong = k.Client.Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}, client.RawPatch(types.MergePatchType, patch))
-		switch {
-		case wrong == nil:
-			k.takes[node.Name] = now
-		case apierrors.IsConflict(wrong), apierrors.IsNotFound(wrong): // it is seen again
-		default:
+		k.takes[node.Name] = now // also after a failure: it is tried again after ordered
+		if wrong != nil && !apierrors.IsConflict(wrong) && !apierrors.IsNotFound(wrong) {
 			err = errors.Join(err, fmt.Errorf("removing the startup taint of node %s: %w", node.Name, wrong))
 		}
 	}

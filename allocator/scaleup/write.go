@@ -4,8 +4,10 @@ package scaleup
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,8 +23,9 @@ var podTemplate = corev1.SchemeGroupVersion.WithKind("PodTemplate")
 var ours = client.MatchingLabels{"app.kubernetes.io/managed-by": "vernier-allocator"}
 
 // write makes the buffers those that are wanted. Others first ask for nothing, since Karpenter does not see that
-// a buffer is deleted and would keep its nodes. The next write deletes them; until then they are left.
-func (k *Keeper) write(ctx context.Context, wanted []buffer) (left bool, err error) {
+// a buffer is deleted and would keep its nodes. The next write deletes them; until then they are left. Those that were
+// written are not written again.
+func (k *Keeper) write(ctx context.Context, wanted, written []buffer) (left bool, err error) {
 	mapping, err := k.Client.RESTMapper().RESTMapping(kind)
 	if err != nil {
 		return false, err
@@ -30,6 +33,9 @@ func (k *Keeper) write(ctx context.Context, wanted []buffer) (left bool, err err
 	names := map[string]bool{}
 	for _, b := range wanted {
 		names[b.Name] = true
+		if slices.ContainsFunc(written, func(w buffer) bool { return equality.Semantic.DeepEqual(w, b) }) {
+			continue
+		}
 		pod, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&b.Pod)
 		if err != nil {
 			return false, err
