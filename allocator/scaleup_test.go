@@ -199,9 +199,11 @@ func TestScaleUp_What(t *testing.T) {
 		{"an incomplete gang", 100, func(s *scaling) { s.add("m", 50, 1, objects.InGang("g", 2)) }, ""},
 		{"another's gate", 100, func(s *scaling) { s.add("p", 50, 1, otherGated) }, ""},
 		{"a pod for which another is evicted", 1, func(s *scaling) {
-			s.add("low0", 99, 1)
-			s.add("low1", 99, 1)
+			s.add("low0", 99, 1, finalized)
+			s.add("low1", 99, 1, finalized)
 			s.work()
+			s.bindNow("low0")
+			s.bindNow("low1")
 			s.add("urgent", 50, 1, objects.Priority(1000))
 		}, ""},
 		{"idle compute", 100, func(s *scaling) { s.create(objects.Single("p", objects.IdleShare(30, 1))) }, ""},
