@@ -98,7 +98,7 @@ func TestFreedGPUs(t *testing.T) {
 	fill(t, "filled")
 	queue(t, "freed", 10000, withCheck)
 	job(t, "freed", "whole", 2, limits(100, 1000), func(j *batchv1.Job) { j.Spec.TTLSecondsAfterFinished = ptr.To[int32](0) })
-	awaitSaid(t, "freed", "whole", "Pending", "Previously: Retry")
+	awaitSaid(t, "freed", "whole", "Pending", "tried again after")
 	empty(t, "filled")
 	awaitRunning(t, "freed", "whole", 2)
 }
