@@ -45,10 +45,10 @@ type Config struct {
 	Events  record.EventRecorder
 	Clock   clock.WithTicker
 	Log     logr.Logger
-	// PodTemplates reads those of Kueue's Workloads; nil where the check is of no use. Enabled reports
-	// whether admission reads the pods of a namespace.
+	// PodTemplates reads those of Kueue's Workloads; nil where the check is of no use. Enabled is as in
+	// kueue.Config.
 	PodTemplates kueue.Read
-	Enabled      func(namespace string) bool
+	Enabled      func(namespace string) (enabled, known bool)
 	// Classes are the GPUClasses that there are; nil is none.
 	Classes *classes.Set
 	// Tides are those that there are; nil is none.

@@ -457,3 +457,16 @@ func TestKueue_Changes(t *testing.T) {
 		t.Error("it was written without a change")
 	}
 }
+
+// A Workload whose namespace the replica has not seen yet is none without shares.
+func TestKueue_WhenNamespaceIsUnknown_Waits(t *testing.T) {
+	q := newQueued(t, 1)
+	known := false
+	q.allocator.workloads.Enabled = func(string) (bool, bool) { return known, known }
+	q.submit("w", 3, limitsOf(100, objects.DeviceMiB), nil)
+	q.verdict("w", "Pending", "")
+	known = true
+	q.pass(time.Minute)
+	q.settle()
+	q.verdict("w", "Rejected", "room for 2 of 3 pods")
+}

@@ -173,7 +173,7 @@ func (r *replicaInTest) restart() {
 			},
 		}),
 		Filters: filters, Events: cmp.Or(r.world.events, &record.FakeRecorder{}), Clock: r.time, Log: log, Groups: cmp.Or(r.world.sizes, &podgroup.Sizes{}), Classes: r.world.classes, Requests: 1,
-		PodTemplates: templates(r.world.classes), Enabled: func(string) bool { return true },
+		PodTemplates: templates(r.world.classes), Enabled: func(string) (enabled, known bool) { return true, true },
 		Overcommit: func(string) (v1alpha1.Percent, bool) { return 150, r.world.idle },
 		Preemption: r.world.preemption, ReserveAfter: r.world.reserveAfter, Defragment: r.world.defragment, PriorityClasses: r.world.priorityClasses,
 	})

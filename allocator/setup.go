@@ -114,9 +114,9 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, podTemplates fun
 				has, known := labelsOf(node)
 				return o.OvercommitCore.of(has), known
 			},
-			Enabled: func(name string) bool {
+			Enabled: func(name string) (enabled, known bool) {
 				namespace, err := namespaces.Get(name)
-				return err == nil && namespace.Labels[v1alpha1.LabelInject] == v1alpha1.LabelInjectEnabled
+				return err == nil && namespace.Labels[v1alpha1.LabelInject] == v1alpha1.LabelInjectEnabled, err == nil
 			},
 			PodTemplates: podTemplates(known),
 			Agents:       pods,

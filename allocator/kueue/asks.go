@@ -21,7 +21,7 @@ import (
 // maxPods is how many pods of a Workload are looked at. For one of more nothing is reserved.
 const maxPods = 2000
 
-// flavorPause is how long a Workload waits for its flavors to be seen.
+// flavorPause is how long a Workload waits for its flavors and its namespace to be seen.
 const flavorPause = queue.FirstRetry
 
 // unadmissible is why a Workload's pods would be refused.
@@ -30,7 +30,9 @@ type unadmissible struct{ error }
 // asksOf are requests for the pods of a Workload that ask for a share: its own pods where it was made of
 // pods, and else as many of each template as Kueue has counted.
 func (k *Workloads) asksOf(w *workload) (asks []scheduling.Request, err error) {
-	if !k.Enabled(w.Namespace) {
+	if enabled, known := k.Enabled(w.Namespace); !known {
+		return nil, queue.Yield{Pause: flavorPause}
+	} else if !enabled {
 		return nil, nil
 	}
 	if existing := w.pods(); len(existing) > 0 {

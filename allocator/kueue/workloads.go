@@ -53,9 +53,10 @@ type Config struct {
 	Queue        *queue.Queue
 	Scheduler    *scheduling.Scheduler
 	Reservations *reservation.Reservations
-	// Read reads the templates of Workloads, and Enabled reports whether admission reads the pods of a namespace.
+	// Read reads the templates of Workloads, and Enabled reports whether admission reads the pods of a namespace. It is
+	// not known of one that has not been seen yet.
 	Read    Read
-	Enabled func(namespace string) bool
+	Enabled func(namespace string) (enabled, known bool)
 	Classes *classes.Set
 	Clock   clock.WithTicker
 	Log     logr.Logger
