@@ -220,7 +220,7 @@ func TestScaleUp_What(t *testing.T) {
 	}
 }
 
-// A node that begins to take slices is counted on, until those that wait would be there. What fits there asks for
+// A node that begins to take slices is counted on, until the waiting pods would be there. What fits there asks for
 // nothing more, before it is placed.
 func TestScaleUp_WhenNodeIsNew_IsCountedOn(t *testing.T) {
 	s := newScaling(t, 1, 4, "v1beta1")

@@ -42,7 +42,7 @@ type class struct {
 	name    string
 	where   corev1.PodSpec
 	devices int
-	// empty is a node before anything is placed there, rooms are those that were begun.
+	// empty is a node before anything is placed there, rooms are the nodes with pods of the class.
 	empty *placement.Node
 	rooms []*placement.Node
 	// full are the nodes that are not to be counted on: as sums they have room, as devices not.
@@ -198,7 +198,7 @@ func restrict(s *corev1.NodeSelector, r corev1.NodeSelectorRequirement) {
 }
 
 // shape is a new node for the pod before anything is placed there: like the first that it may go to, else like any.
-// Where there is none its devices have all memory. models are the labels of those that the pod may use, empty for
+// Where there is none its devices have all memory. models are the labels of the models that the pod may use, empty for
 // any. It is nil where there are nodes for the pod, and it would fit on none of them if they were empty.
 func (k *Keeper) shape(r scheduling.Request) (empty *placement.Node, models []string) {
 	admits, admitted := k.Filters.Admits([]*corev1.Pod{r.Pod}), false

@@ -3,7 +3,7 @@
 // Package scaleup owns the CapacityBuffers by which a node autoscaler makes nodes for pods that wait for
 // devices, and the startup taint of these nodes. Autoscalers ignore pods with a scheduling gate.
 //
-// Pods that have waited for a while are packed onto empty nodes like those that there are. The buffers ask
+// Pods that have waited for a while are packed onto empty nodes like the existing ones. The buffers ask
 // for the devices that this takes, whole. They shrink before pods are placed on a new node: its startup
 // taint goes after that. Otherwise an autoscaler might count the pods twice, and make one node more.
 package scaleup
@@ -33,7 +33,7 @@ import (
 const (
 	// waited is for how long pods wait before nodes are made for them.
 	waited = 30 * time.Second
-	// settled is for how long a node takes slices before it counts as one on which those that wait find no room. Until
+	// settled is for how long a node takes slices before it counts as one without room for the waiting pods. Until
 	// then they are about to be placed there.
 	settled = 30 * time.Second
 	// ordered is for how long a node could take pods before its startup taint goes: the buffers are smaller then.

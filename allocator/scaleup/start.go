@@ -23,8 +23,8 @@ import (
 
 func isStartup(t corev1.Taint) bool { return t.Key == v1alpha1.TaintAgentNotReady }
 
-// rooms are the nodes that take slices: fresh ones, on which those that wait are about to be placed, and others, and
-// those whose startup taint is to go.
+// rooms are the nodes that take slices: fresh ones, on which waiting pods are about to be placed, and full ones. start are
+// the nodes whose startup taint is to go.
 func (k *Keeper) rooms(now time.Time) (fresh, full []*placement.Node, start []*corev1.Node) {
 	takes := map[string]time.Time{}
 	for _, room := range k.Cache.Index.Room() {

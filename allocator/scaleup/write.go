@@ -22,7 +22,7 @@ var podTemplate = corev1.SchemeGroupVersion.WithKind("PodTemplate")
 // ours selects what is written here.
 var ours = client.MatchingLabels{"app.kubernetes.io/managed-by": "vernier-allocator"}
 
-// write makes the buffers those that are wanted. Others first ask for nothing, since Karpenter does not see that
+// write writes the wanted buffers. Others first ask for nothing, since Karpenter does not see that
 // a buffer is deleted and would keep its nodes. The next write deletes them; until then they are left. Those that were
 // written are not written again.
 func (k *Keeper) write(ctx context.Context, wanted, written []buffer) (left bool, err error) {

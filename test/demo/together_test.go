@@ -62,7 +62,7 @@ spec:
 		return len(strings.Fields(out)) == 1, out
 	})
 	shell("kubectl apply -f docs/examples/" + name)
-	eventually(t, "the last pod to wait, and those that start with it", func(context.Context) (bool, string) {
+	eventually(t, "the last pod to wait, with its gang", func(context.Context) (bool, string) {
 		out, said := shell(owners), shell("kubectl get "+g.says+" -o jsonpath='{..message}'")
 		return len(strings.Fields(out)) == 1+g.start && strings.Contains(said, g.why), out + "\n" + said
 	})

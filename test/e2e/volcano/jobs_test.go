@@ -77,7 +77,7 @@ func TestTemplatesPluginsAndRestart(t *testing.T) {
 	const ns = "templates"
 	team(t, ns)
 	const worker = `cat /etc/volcano/worker.host; echo
-test -s /root/.ssh/id_rsa
+(cd /root && test -s .ssh/id_rsa) || exit 3
 echo index $VC_TASK_INDEX run $RUN
 [ "$RUN" != 0 ]`
 	apply(t, ns, job("train", `  plugins: {svc: [], ssh: [], env: []}
